@@ -250,8 +250,9 @@ function exploreNamed() {
 
 // The plan becomes what is explored: fields, text, address, cards, timeline and files are its.
 function explorePlan({ report, table, effort }) {
-  state.effort = String(effort);
+  state.effort = String(effort); // of a longer search, too
   showForm();
+  writeLink();
   explore({ table, costs: JSON.stringify(report.costs), title: 'the plan' });
 }
 

@@ -79,7 +79,11 @@ async function readLink(hash) {
   if (!VIEWS.includes(view)) return `The link names the part '${view.slice(0, 40)}': expected one of ${VIEWS.join(', ')}.`;
   const given = new URLSearchParams(tail || '');
   const place = { view, lesson: given.get('lesson') || DEFAULTS.lesson, page: given.get('page') || DEFAULTS.page };
-  if (!LESSONS.some((lesson) => lesson.id === place.lesson)) return `The link names the lesson '${place.lesson.slice(0, 40)}', which is not there.`;
+  const lesson = LESSONS.find((entry) => entry.id === place.lesson);
+  if (!lesson) return `The link names the lesson '${place.lesson.slice(0, 40)}', which is not there.`;
+  if (!/^\d+$/.test(place.page) || Number(place.page) >= lesson.pages.length) {
+    return `The link names the page '${place.page.slice(0, 40)}' of a lesson: expected one from 0 to ${lesson.pages.length - 1}.`;
+  }
   const found = { ...baseOf(place), ...place };
   for (const [name, value] of given) {
     if (!Object.hasOwn(DEFAULTS, name)) continue;

@@ -209,6 +209,12 @@ class Browser:
                   {"cmd": "Emulation.setEmulatedMedia", "params": {"features": [feature]}})
         self.frame()
 
+    def emulate_print(self, printing):
+        """Whether the page is styled as on paper."""
+        self._ask("POST", "/goog/cdp/execute",
+                  {"cmd": "Emulation.setEmulatedMedia", "params": {"media": "print" if printing else ""}})
+        self.frame()
+
     def emulate_screen(self, ratio, width=0, height=0):
         """So many pixels of the screen to one of the page; 0: as it was. Sizes of 0 stay."""
         if ratio == 0:

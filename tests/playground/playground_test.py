@@ -324,7 +324,17 @@ class Scenarios:
         self.set({"set-m": "8", "set-p": "4", "set-memory": "3", "set-hop": "0", "set-i": "1"})
         self.wait("weftPlayground.explored().plan && weftPlayground.explored().plan.makespan === 25.75")
         self.plan_before_the_timeline()
+        self.longer_while_the_plan_is_shown()
         self.expect_quiet()
+
+    def longer_while_the_plan_is_shown(self):
+        """The address leads to the plan that is on the screen."""
+        self.start("#explore?schedule=plan&p=6&m=20&hop=0.3&memory=4&i=1.3&effort=0.05")
+        self.wait("weftPlayground.explored().sim && !document.getElementById('plan-longer').hidden")
+        self.push("plan-longer")
+        self.wait("document.getElementById('settings').value.endsWith('--effort 2')")
+        self.push("plan-stop")
+        self.wait("location.hash.endsWith('&effort=2')", 5)
 
     def plan_before_the_timeline(self):
         """The bar of the schedule that is shown comes with it, however late that is."""
@@ -501,6 +511,9 @@ class Scenarios:
             return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join('')).replace(/\\+/g, '-').replace(/\\//g, '_');""")
         for link, told in [("#check?program=%%%bad", "The link is damaged: its program cannot be read"),
                            ("#learn?lesson=none", "the lesson 'none', which is not there"),
+                           ("#learn?lesson=hang&page=-1", "the page '-1' of a lesson: expected one from 0 to 3"),
+                           ("#learn?lesson=hang&page=4", "the page '4' of a lesson"),
+                           ("#learn?page=1.5", "the page '1.5' of a lesson: expected one from 0 to 1"),
                            ("#check?program=" + bomb, "it unpacks to more than 32 MB"),
                            ("#explore?constructor=1&toString=2&p=5", "")]:
             self.page.run("location.hash = arguments[0]", link)
@@ -588,11 +601,19 @@ class InChromium(Scenarios, unittest.TestCase):
         pdf = self.page.print()
         wide = self.page.run("const { width, height } = document.getElementById('explore-timeline').contentDocument.getElementById('print'); "
                              "return width / height")
-        self.assertGreater(wide, 277 / 108)  # as wide as the sheet, in the height that it has there
+        self.assertGreater(wide, 277 / 85)  # as wide as the sheet, in the height that it has there
         self.assertGreater(*page_sizes(pdf)[0])  # across
         self.assertGreater(pixels_of(pdf, (0x56, 0xb4, 0xe9)), 300)  # F
         self.assertGreater(pixels_of(pdf, (0xd5, 0x5e, 0x00)), 600)  # B
         self.assertEqual(pixels_of(pdf, (0, 0, 0)), 0)  # no black box
+        self.start("#explore?schedule=ZBVZeroBubble")
+        self.settled("ZBVZeroBubble -p 4 -m 8")
+        self.wait("(document.getElementById('plan-card') || {}).innerText.includes('optimal')")  # in a second line
+        self.page.emulate_screen(1, 1047, 718)  # a sheet across, without its margins
+        self.page.emulate_print(True)
+        self.assertLess(self.page.run("return document.getElementById('explore-timeline').getBoundingClientRect().bottom + scrollY"), 718)
+        self.page.emulate_print(False)
+        self.page.emulate_screen(0)
 
     def test_dark_and_narrow(self):
         for dark in (True, False):

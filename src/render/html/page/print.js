@@ -5,7 +5,7 @@
 
 const PRINT_WIDTH = 1040; // pixels of the page, as wide as a sheet across
 const PRINT_HEIGHT = 600; // what its title and its legend leave of one sheet
-const PRINT_HEIGHT_EMBEDDED = 400; // what the page around it leaves
+const PRINT_HEIGHT_EMBEDDED = 316; // what the page around it leaves
 const PRINT_RATIO = 3;
 
 const SCREEN_STATE = ['context', 'width', 'height', 'ratio', 'scroll', 'dark', 'patterns'];
