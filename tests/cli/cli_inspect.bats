@@ -111,7 +111,7 @@ Step 3: 0B0          " ]
   printf '0F0\n""\n' >b.csv
   weft diff a.csv b.csv
   [ "$status" -eq 1 ]
-  grep -qx '1 ranks -> 2 ranks' <<<"$output"
+  grep -qx '1 rank -> 2 ranks' <<<"$output"
 }
 
 @test "diff --json, and --max-differences" {

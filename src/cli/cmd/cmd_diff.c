@@ -135,7 +135,8 @@ static void add_listing(struct weft_text *text, const struct weft_cli_arguments 
     add_difference(text, &diff->differences[i]);
   }
   if (a->rank_count != b->rank_count) {
-    weft_text_addf(text, "%" PRIu32 " ranks -> %" PRIu32 " ranks\n", a->rank_count, b->rank_count);
+    weft_text_addf(text, "%s -> %s\n", weft_cli_count(a->rank_count, "rank").text,
+                   weft_cli_count(b->rank_count, "rank").text);
   }
   if (left_out > 0) {
     weft_text_addf(text, "and %" PRIu64 " more; --max-differences shows them\n", left_out);
