@@ -318,7 +318,8 @@ enum weft_status weft_json_document_read(void *reader, json_t *object,
       return weft_json_document_unknown(document, members, sizeof *members);
     }
     if (member->read != NULL) {
-      const enum weft_status status = member->read(reader, value, (char *)into + member->offset);
+      void *at = into != NULL ? (char *)into + member->offset : NULL;
+      const enum weft_status status = member->read(reader, value, at);
       if (status < 0) {
         return status;
       }

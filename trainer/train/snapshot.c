@@ -138,9 +138,9 @@ enum weft_status weft_gpt_rank_gather_model(struct weft_gpt_rank *rank, struct w
 /* ---- Events ---- */
 
 enum weft_status weft_gpt_rank_gather_events(struct weft_gpt_rank *rank, struct weft_error *error) {
-  assert(rank->profile.program != NULL);
   struct weft_gpt_profile *profile = &rank->profile;
   const uint64_t capacity = profile->event_capacity;
+  assert(profile->event_count <= capacity);
   if (profile->all_events == NULL) {
     return WEFT_OK;
   }
