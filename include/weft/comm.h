@@ -25,14 +25,19 @@ extern "C" {
 
 /* ---- The transports: one table ---- */
 
-/* All of them. A new one is an entry here and a folder src/comm/NAME, which defines
- * weft_NAME_kind (src/comm/comm_registry.h). */
-#define WEFT_TRANSPORTS(X) X(loopback) X(threads) X(cuda) X(mpi) X(nccl)
+/* All of them, and what help says of each. A new one is a line here and a folder src/comm/NAME, which
+ * defines weft_NAME_kind (src/comm/comm_registry.h). */
+#define WEFT_TRANSPORTS(X)                                \
+  X(loopback, "all ranks in one thread, in virtual time") \
+  X(threads, "a thread per rank")                         \
+  X(cuda, "GPUs of this process")                         \
+  X(mpi, "a process per rank")                            \
+  X(nccl, "a process per rank, messages between GPUs")    \
+  /* one in each line */
 
 /* What a caller needs to know about a transport, instead of its name. */
 struct weft_comm_info {
   const char *name;
-  const char *summary;   /* one line, for help */
   bool virtual_time;     /* now() counts ticks, and a run depends on the seed alone */
   bool process_per_rank; /* a launcher starts the ranks; else all are in this process */
   bool progress_thread;  /* options.progress has an effect */

@@ -8,7 +8,7 @@
 
 #include <weft/support.h>
 
-#define KIND(name) &weft_##name##_kind,
+#define KIND(name, words) &weft_##name##_kind,
 static const struct weft_comm_kind *const kinds[] = {WEFT_TRANSPORTS(KIND)};
 #undef KIND
 

@@ -51,7 +51,7 @@ enum weft_status weft_comm_run_endpoints(struct weft_comm *comm,
 struct weft_failure weft_comm_rank_failure(uint32_t rank, enum weft_status status,
                                            const struct weft_error *reason);
 
-#define WEFT_DECLARE_KIND(name) extern const struct weft_comm_kind weft_##name##_kind;
+#define WEFT_DECLARE_KIND(name, words) extern const struct weft_comm_kind weft_##name##_kind;
 WEFT_TRANSPORTS(WEFT_DECLARE_KIND)
 #undef WEFT_DECLARE_KIND
 

@@ -47,7 +47,6 @@ static void the_table(void **state) {
   while (weft_comm_transport(count) != NULL) {
     const struct weft_comm_info *info = weft_comm_transport(count++);
     assert_ptr_equal(weft_comm_find(info->name), info);
-    assert_true(strlen(info->summary) > 10);
   }
   assert_int_equal(count, 5);
   assert_true(weft_comm_find("nccl")->own_sums && !weft_comm_find("mpi")->own_sums);

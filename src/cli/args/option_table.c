@@ -9,8 +9,10 @@
 #include <weft/ir.h>
 
 /* "loopback|threads|..." */
-#define OR_TRANSPORT(name) "|" #name
+#define OR_TRANSPORT(name, words) "|" #name
 #define TRANSPORTS (&(WEFT_TRANSPORTS(OR_TRANSPORT))[1])
+#define TRANSPORT_TEXT(name, words) #name ": " words "; "
+#define TRANSPORT_TEXTS WEFT_TRANSPORTS(TRANSPORT_TEXT)
 
 /* The communication models: "|posted|eager...", and what each means. */
 #define WEFT_SEND_MODEL(NAME, name, ...) "|" name

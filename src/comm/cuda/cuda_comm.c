@@ -12,10 +12,7 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
 }
 
 const struct weft_comm_kind weft_cuda_kind = {
-    .info = {.name = "cuda",
-             .summary = "all ranks in this process, on its GPUs",
-             .gpus = true,
-             .gpus_only = true},
+    .info = {.name = "cuda", .gpus = true, .gpus_only = true},
     .open = open_comm,
     .close = weft_threads_close,
     .endpoint = weft_threads_endpoint,

@@ -394,9 +394,7 @@ enum weft_status weft_loopback_next(struct weft_comm *comm, uint32_t *rank,
 }
 
 const struct weft_comm_kind weft_loopback_kind = {
-    .info = {.name = "loopback",
-             .summary = "all ranks in this process, one at a time, in virtual time",
-             .virtual_time = true},
+    .info = {.name = "loopback", .virtual_time = true},
     .open = open_comm,
     .close = close_comm,
     .endpoint = comm_endpoint,

@@ -11,11 +11,8 @@ struct weft_mpi_driver {
   const struct weft_comm_kind *kind;
 };
 
-#define WEFT_MPI_INFO                                                          \
-  {                                                                            \
-    .name = "mpi", .summary = "a process per rank, started by mpirun or srun", \
-    .process_per_rank = true, .progress_thread = true, .gpus = true            \
-  }
+#define WEFT_MPI_INFO \
+  { .name = "mpi", .process_per_rank = true, .progress_thread = true, .gpus = true }
 
 #define WEFT_MPI_DRIVER_SYMBOL "weft_mpi_driver_table"
 

@@ -174,7 +174,6 @@ static void comm_facts(const struct weft_comm *comm, struct weft_comm_facts *fac
 
 const struct weft_comm_kind weft_nccl_kind = {
     .info = {.name = "nccl",
-             .summary = "a process per rank, on GPUs; payloads by NCCL, all else by MPI",
              .process_per_rank = true,
              .progress_thread = true,
              .own_sums = true,

@@ -262,7 +262,7 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
 }
 
 const struct weft_comm_kind weft_threads_kind = {
-    .info = {.name = "threads", .summary = "all ranks in this process, a thread per rank"},
+    .info = {.name = "threads"},
     .open = open_comm,
     .close = weft_threads_close,
     .endpoint = weft_threads_endpoint,
