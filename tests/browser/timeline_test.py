@@ -10,6 +10,7 @@ import random
 import re
 import unittest
 
+from hard_to_use import HARD_TO_USE
 from printed import page_sizes, pixels_of
 from webdriver import Browser
 
@@ -639,6 +640,17 @@ class Timeline(unittest.TestCase):
         self.assertEqual(self.page.run(background), "rgb(255, 255, 255)")
         self.page.emulate_dark(False)
         self.assertNotEqual(dark, "rgb(255, 255, 255)")
+
+    def test_words_can_be_read_and_buttons_hit(self):
+        for dark in (True, False):
+            self.page.emulate_dark(dark)
+            for name in ["pair.html", "by_stage.html", "run.html"]:
+                self.open(name)
+                self.assertEqual(self.page.run(HARD_TO_USE), [], name)
+                self.page.press("/", *"0F1", "Enter")
+                self.assertEqual(self.page.run(HARD_TO_USE), [], f"{name}, an action selected")
+                self.page.press("Escape", "Escape", "p")
+                self.assertEqual(self.page.run(HARD_TO_USE), [], f"{name}, the critical path")
 
     def test_colour_by_stage(self):
         self.open("overlaps.html")
