@@ -168,6 +168,7 @@ static bool prepare_sums(struct periodic *periodic, uint32_t group) {
 /* The number of sums that are at most `time`; at least 1. */
 static uint32_t sums_within(const struct periodic *periodic, uint32_t rank, int64_t time) {
   const int64_t *sums = periodic->sums[rank];
+  assert(periodic->sum_counts[rank] > 0 && sums[0] == 0);
   uint32_t from = 1, to = periodic->sum_counts[rank];
   while (from < to) {
     const uint32_t middle = from + (to - from) / 2;
@@ -320,6 +321,7 @@ static void put_step(const struct periodic *periodic, struct pattern *pattern,
                                             periodic->problem->stages_per_rank *
                                             periodic->setting->group;
   uint32_t n = pattern->counts[step->rank]++;
+  assert(n < 2 * periodic->problem->stages_per_rank * periodic->setting->group);
   const struct slot slot = {.at = choice->start % periodic->circle, .time = step->time};
   for (; n > 0 && slots[n - 1].at > slot.at; n--) {
     slots[n] = slots[n - 1];
@@ -359,6 +361,7 @@ static bool find_patterns(struct periodic *periodic) {
     for (uint32_t k = 0; k < periodic->count; k++) {
       count += list_choices(periodic, k, &step, periodic->choices + count);
     }
+    assert(count <= periodic->count * CHOICES);
     spend(periodic, (uint64_t)periodic->count * CHOICES_WORK);
     if (count == 0) {
       return false;
@@ -434,6 +437,7 @@ static int64_t schedule(struct periodic *periodic, int64_t cutoff) {
 
 /* The objective of a setting's order; WEFT_NEVER when it exceeds the cutoff. */
 static int64_t value_of(struct periodic *periodic, const struct setting *setting, int64_t cutoff) {
+  assert(setting->group >= 1 && setting->group <= GROUP_MAX && setting->stretch >= 1);
   periodic->setting = setting;
   periodic->period = (int64_t)((double)periodic->scheduler.period * setting->stretch);
   periodic->circle = periodic->period * setting->group;

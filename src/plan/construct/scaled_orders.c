@@ -166,6 +166,7 @@ static bool search_small(struct scaled *scaled, uint64_t work) {
 /* ---- The times of its order ---- */
 
 static double *middle_of(const struct scaled *scaled, enum weft_plan_op_kind kind, uint32_t stage) {
+  assert(stage < scaled->small.stage_count && kind < WEFT_ORDER_KINDS);
   return scaled->middle +
          ((size_t)kind * scaled->small.stage_count + stage) * scaled->small.microbatch_count;
 }
@@ -176,7 +177,9 @@ static void record_times(struct scaled *scaled) {
   struct weft_plan_clock *clock = &scaled->found.clock;
   uint32_t *done = scaled->done;
   memset(done, 0, (size_t)small->stage_count * WEFT_ORDER_KINDS * sizeof *done);
-  (void)weft_order_evaluate(small, clock, best, WEFT_NEVER);
+  const int64_t value = weft_order_evaluate(small, clock, best, WEFT_NEVER);
+  assert(value == scaled->found.value);
+  (void)value;
   for (uint32_t r = 0; r < small->rank_count; r++) {
     int64_t now = 0;
     for (uint32_t n = small->begin[r]; n < small->begin[r + 1]; n++) {
@@ -196,6 +199,7 @@ static void record_times(struct scaled *scaled) {
 /* Splits a position between the middles of `count` items into the item before it and the share of the
  * way to the next; beyond the ends, the line goes on. */
 static uint32_t split(double position, uint32_t count, double *share) {
+  assert(position >= 0 && position <= count);
   const double item = count < 2 ? 0 : fmin(fmax(floor(position - 0.5), 0), count - 2);
   *share = count < 2 ? 0 : position - 0.5 - item;
   return (uint32_t)item;

@@ -109,6 +109,7 @@ static void choose(const struct builder *builder, uint32_t rank) {
   struct candidate list[WEFT_LOCAL_STAGES_MAX * WEFT_ORDER_KINDS];
   uint32_t count = 0;
   bool in_time = false;
+  assert(v <= WEFT_LOCAL_STAGES_MAX);
   for (uint32_t n = 0; n < v * WEFT_ORDER_KINDS; n++) {
     const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(n % WEFT_ORDER_KINDS);
     list[count] = candidate_of(builder, problem->stage_of[rank * v + n / WEFT_ORDER_KINDS], kind);
@@ -147,6 +148,7 @@ static void append_next(struct builder *builder, uint32_t rank, struct weft_orde
   const struct weft_problem *problem = builder->problem;
   const struct candidate one = builder->next[rank];
   const struct weft_problem_stage *stage = &problem->stages[one.stage];
+  assert(one.is_valid && stage->rank == rank);
   const enum weft_plan_op_kind as = kind_at(problem, one.kind);
   const uint32_t op = one.stage * WEFT_ORDER_KINDS + (uint32_t)one.kind;
   const uint32_t k = builder->clock->done[op];

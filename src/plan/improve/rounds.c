@@ -226,7 +226,9 @@ static void use_windows(struct pool *pool) {
     end_step(pool, shares->guided,
              weft_construct_guided(pool->incumbent, work_of(pool, shares->guided)));
   }
-  pool->reserved -= work_of(pool, shares->windows) + work_of(pool, shares->guided);
+  const uint64_t reserved = work_of(pool, shares->windows) + work_of(pool, shares->guided);
+  assert(reserved <= pool->reserved);
+  pool->reserved -= reserved;
   share_best(pool);
 }
 
@@ -239,6 +241,7 @@ static void sharpen(struct pool *pool) {
         weft_chain_sharpen(incumbent->problem, incumbent->bound, incumbent->value, &states);
     end_step(pool, share, states * WEFT_STATE_WORK);
   }
+  assert(work_of(pool, share) <= pool->reserved);
   pool->reserved -= work_of(pool, share);
 }
 
@@ -256,6 +259,7 @@ static uint64_t work_left(const struct pool *pool) {
 /* Does a round with a share of the work that is left. False: the search is over. */
 static enum weft_status run_round(struct pool *pool, const struct round *round, double share,
                                   bool *goes_on, struct weft_error *error) {
+  assert(round != NULL && share > 0);
   pool->round = round;
   pool->amount = (uint64_t)((double)work_left(pool) * share);
   *goes_on = pool->amount > 0 && !is_over(pool) &&
@@ -289,6 +293,7 @@ static enum weft_status run_rounds(struct pool *pool, struct weft_error *error) 
       return WEFT_OK;
     }
     pool->done += round->share;
+    assert(pool->done < 1 + 1e-9);
     if (round->windows) {
       use_windows(pool);
     }

@@ -134,6 +134,11 @@ static uint32_t cap_count(const struct weft_worker *worker) {
   return worker->is_single ? WEFT_ARRAY_LENGTH(caps_single) : WEFT_ARRAY_LENGTH(caps_any);
 }
 
+static uint32_t grid_size(const struct weft_worker *worker) {
+  return cap_count(worker) * (uint32_t)WEFT_ARRAY_LENGTH(delays) *
+         (weft_problem_mixes(worker->incumbent.problem) ? MIXES : 1);
+}
+
 static uint32_t cap_of(const struct weft_problem *problem, uint32_t s, enum cap how,
                        uint32_t warmup) {
   const struct weft_problem_stage *stage = &problem->stages[s];
@@ -165,6 +170,7 @@ static void set_mix(const struct weft_problem *problem, unsigned how, struct wef
 }
 
 static void set_grid(struct weft_worker *worker, uint32_t n) {
+  assert(n < grid_size(worker));
   const struct weft_problem *problem = worker->incumbent.problem;
   const uint32_t caps = cap_count(worker), size = caps * (uint32_t)WEFT_ARRAY_LENGTH(delays);
   const enum cap how = worker->is_single ? caps_single[n % caps] : caps_any[n % caps];
@@ -186,11 +192,6 @@ static void set_grid(struct weft_worker *worker, uint32_t n) {
     set_mix(problem, mix, &worker->tried[s]);
   }
   clamp(problem, worker->tried);
-}
-
-static uint32_t grid_size(const struct weft_worker *worker) {
-  return cap_count(worker) * (uint32_t)WEFT_ARRAY_LENGTH(delays) *
-         (weft_problem_mixes(worker->incumbent.problem) ? MIXES : 1);
 }
 
 /* The first point comes whatever the work. */
