@@ -205,6 +205,14 @@ END
     run env PMI_RANK=0 PMI_SIZE=1 shared/alone
     [[ $output == *"is not loaded: others can change it"* && $output != *PLANTED* ]]
   fi
+  # A link leads where others may write.
+  rm -r shared/lib shared/weft
+  mkdir shared/lib open
+  chmod 777 open
+  cp planted.so open/driver.so
+  ln -s ../../open/driver.so shared/lib/weft-mpi-mpich.so
+  run env PMI_RANK=0 PMI_SIZE=1 shared/alone
+  [[ $output == *"the MPI driver "*"/open/driver.so is not loaded: others can change it"* && $output != *PLANTED* ]]
   # The run path comes before what is beside the program.
   cc -o shared/alone trainer.o "$LIBDIR/libweft-run.a" "$LIBDIR/libweft.a" -ljansson -lm -pthread \
     -Wl,-rpath,"$LIBDIR/weft"

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 #define WEFT_LIBDIR "lib"
 #endif
 
-enum { PATH_SIZE = 4096, REASON_SIZE = 320 };
+enum { PATH_SIZE = PATH_MAX, REASON_SIZE = 320 };
 
 struct implementation {
   const char *name;
@@ -117,19 +118,22 @@ static const char *const folders[] = {"weft", "lib", "../lib", INSTALLED, "."};
 enum { PROGRAM_FOLDERS = 4, LIBRARY_FOLDERS = sizeof folders / sizeof folders[0] };
 
 struct search {
-  char path[PATH_SIZE];       /* what was found; the bare name is for the library path */
+  char path[PATH_SIZE];       /* what was found, without links */
   char distrusted[PATH_SIZE]; /* one that others can change; "": none */
 };
 
+/* Without links on the way: what is examined is what is loaded, wherever a link leads then. */
 static bool find_beside(const char *file, const char *name, size_t count, struct search *search) {
   char folder[PATH_SIZE];
+  char path[PATH_SIZE];
   struct stat facts;
   if (!folder_of(file, folder) || stat(file, &facts) != 0) {
     return false;
   }
   for (size_t k = 0; k < count; k++) {
-    const int length = snprintf(search->path, PATH_SIZE, "%s/%s/%s", folder, folders[k], name);
-    if (length <= 0 || length >= PATH_SIZE || access(search->path, R_OK) != 0) {
+    const int length = snprintf(path, PATH_SIZE, "%s/%s/%s", folder, folders[k], name);
+    if (length <= 0 || length >= PATH_SIZE || access(path, R_OK) != 0 ||
+        realpath(path, search->path) == NULL) {
       continue;
     }
     if (is_trusted(search->path, facts.st_uid)) {
