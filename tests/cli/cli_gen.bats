@@ -177,7 +177,7 @@ names_in_list() { grep -v '^NAME\|^ \|^$\|:$' | cut -d' ' -f1; }
     [[ $line != *$'\e'* ]]
     eval "set -- $line"
     [ "$#" -eq 2 ]
-    [ "$2" = "$name" ]
+    [[ $2 -ef $name && $2 != -* ]]
     weft gen 1F1B -p 2 -m 2 --for pytorch -o "$name"
     line=$(grep -a _load_csv <<<"$output")
     [[ $line != *$'\e'* ]]

@@ -220,6 +220,10 @@ holds() {
   "$WEFT" verify t.csv
   weft plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" -o t.csv --for torchtitan --part-names a,b,c,d,e,f,g,h,i,norm+head --json
   jq -e '.run_with.module_fqns_per_model_part == [["a", "b", "c"], ["d", "e", "f"], ["g", "h", "i"], ["norm", "head"]]' <<<"$output"
+  # Names are quoted for Python, in which the configuration is.
+  weft plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" -o t.csv --for torchtitan --part-names 'a"]+b\n,"",c,d,e,f,g,h,i,j'
+  sed -n '/module_fqns_per_model_part/,/\]\]/p' <<<"$output" | sed '1s/.*= //' >lists
+  [ "$(python3 -c 'print(eval(open("lists").read())[0])')" = "['a\"]', 'b\\\\n', '\"\"', 'c']" ]
   weft plan -p 2 -m 4 -v 1 "${quick[@]}" --for pytorch -o p.csv --json
   jq -e '.run_with.code | test("_load_csv")' <<<"$output"
   weft plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" --for megatron --part-names E,t,L

@@ -116,7 +116,7 @@ static void describe_checkpoint(const struct weft_train_setup *setup, char *text
     return;
   }
   (void)snprintf(text, size, "'--resume %s' continues from the checkpoint after step %" PRIu64,
-                 weft_cli_quoted(dir).text, weft_gpt_checkpoint_training(checkpoint)->step);
+                 weft_cli_shell_word(dir).text, weft_gpt_checkpoint_training(checkpoint)->step);
   weft_gpt_checkpoint_close(checkpoint);
 }
 

@@ -242,7 +242,7 @@ static int check_folder(struct weft_train_setup *setup) {
     const struct weft_cli_quoted quoted = weft_cli_quoted(dir);
     (void)snprintf(hint, sizeof hint,
                    "--resume %s continues that training; otherwise give another folder",
-                   quoted.text);
+                   weft_cli_shell_word(dir).text);
     status = weft_cli_usage(setup->cli, hint,
                             "in '%s' there is a checkpoint of another training, after step %" PRIu64
                             " of %" PRIu64,

@@ -160,6 +160,10 @@ hashes() {
   hints
   train --checkpoint c --steps 9
   fails 2 "another training"
+  mv c "c 'd"
+  train --checkpoint "c 'd" --steps 9
+  [[ $stderr == *"hint: --resume 'c '\\''d' continues that training; "* ]] # a word of a shell
+  mv "c 'd" c
   weft train --data data.txt --resume c --checkpoint c --steps 9 --json
   succeeds
 }

@@ -88,6 +88,9 @@ static void add_quoted(struct weft_text *text, const char *word) {
 void weft_cli_add_shell_word(struct weft_text *text, const char *word) {
   static const char plain[] =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%";
+  if (word[0] == '-' && word[1] != '\0') { /* or it would be an option */
+    weft_text_add(text, "./");
+  }
   if (word[0] != '\0' && strspn(word, plain) == strlen(word)) {
     weft_text_add(text, word);
     return;

@@ -14,8 +14,8 @@ struct weft_cli_quoted {
 };
 struct weft_cli_quoted weft_cli_quoted(const char *text);
 
-/* One word of a shell: plain where it can be, else 'in quotes'; with control bytes or bytes that
- * are no UTF-8, $'...', which bash, zsh and POSIX.1-2024 know. */
+/* One word of a shell that is no option: plain where it can be, else 'in quotes'; with control bytes
+ * or bytes that are no UTF-8, $'...', which bash, zsh and POSIX.1-2024 know. */
 void weft_cli_add_shell_word(struct weft_text *text, const char *word);
 
 /* A file as such a word, for a command in a hint; "-" for NULL, which is

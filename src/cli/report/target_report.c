@@ -38,9 +38,9 @@ static void add_modules(struct weft_text *text, const struct weft_target *target
   for (uint32_t s = 0; s < target->stage_count; s++) {
     weft_text_add(text, s > 0 ? ",\n    [" : "\n    [");
     for (uint32_t k = 0; k < target->stage_modules[s]; k++, module++) {
-      weft_text_add(text, k > 0 ? ", \"" : "\"");
-      weft_text_add_escaped(text, *module, strlen(*module));
-      weft_text_add(text, "\"");
+      struct weft_json string = {.text = text}; /* which Python and TOML read, too */
+      weft_text_add(text, k > 0 ? ", " : "");
+      weft_json_string(&string, NULL, *module);
     }
     weft_text_add(text, "]");
   }
