@@ -140,7 +140,19 @@ static bool is_like_this(intmax_t pid) {
 }
 
 static bool is_stopped(const struct process *process) {
-  return process != NULL && (process->state == 'T' || process->state == 't');
+  return process->state == 'T' || process->state == 't';
+}
+
+/* The process itself, or a child of it: a script that became a supervisor has more than its rank. */
+static const struct process *find_stopped(const struct process *all, size_t count,
+                                          const struct process *process) {
+  const struct process *found = is_stopped(process) ? process : NULL;
+  for (size_t k = 0; k < count; k++) {
+    if (all[k].parent == process->pid && is_stopped(&all[k])) {
+      found = &all[k];
+    }
+  }
+  return found;
 }
 
 bool weft_launch_find_missing(intmax_t launcher, char *text, size_t size) {
@@ -148,20 +160,16 @@ bool weft_launch_find_missing(intmax_t launcher, char *text, size_t size) {
   struct process *all = read_processes(&count);
   bool found = false;
   for (size_t k = 0; k < count && !found; k++) {
-    const struct process *child = NULL;
     uint32_t rank;
     if (all[k].parent != launcher || !rank_of(all[k].pid, &rank)) {
       continue;
     }
-    for (size_t n = 0; n < count && child == NULL; n++) {
-      child = all[n].parent == all[k].pid ? &all[n] : NULL;
-    }
-    const bool stopped = is_stopped(&all[k]) || is_stopped(child);
-    found = stopped || !is_like_this(all[k].pid);
+    const struct process *stopped = find_stopped(all, count, &all[k]);
+    found = stopped != NULL || !is_like_this(all[k].pid);
     if (found) {
       (void)snprintf(text, size, "rank %" PRIu32 " (process %jd) %s", rank,
-                     is_stopped(child) ? child->pid : all[k].pid,
-                     stopped ? "is stopped" : "runs another program");
+                     stopped != NULL ? stopped->pid : all[k].pid,
+                     stopped != NULL ? "is stopped" : "runs another program");
     }
   }
   weft_array_free(NULL, all, count, sizeof *all);

@@ -181,8 +181,7 @@ static void end_job(int status) {
   (void)!write((int)file, line, (size_t)size);
 }
 
-/* Waits for the end of the rank; returns its wait status. -1: MPI did not start in time, and
- * the rank was killed. */
+/* Waits for the end of the rank; returns its wait status. -1: MPI did not start in time. */
 static int wait_for_rank(struct supervisor *self) {
   int how = 0;
   while (waitpid(self->rank, &how, WNOHANG) != self->rank) {
@@ -200,8 +199,6 @@ static int wait_for_rank(struct supervisor *self) {
       end_without_launcher(self);
     }
     if (self->deadline_ns > 0 && weft_clock_ns() >= self->deadline_ns) {
-      (void)kill(self->rank, SIGKILL);
-      (void)waitpid(self->rank, &how, 0);
       return -1;
     }
   }
@@ -274,9 +271,13 @@ static int stopped_by(const struct supervisor *self, int how) {
 static _Noreturn void supervise(struct supervisor *self) {
   const int how = wait_for_rank(self);
   int status;
-  read_notices(self); /* the last one may have come with the end */
+  if (how != -1) {
+    read_notices(self); /* the last one may have come with the end */
+  }
   if (how == -1) {
-    status = report_startup(self);
+    status = report_startup(self); /* before the end of a rank that is stopped, which it names */
+    (void)kill(self->rank, SIGKILL);
+    (void)waitpid(self->rank, NULL, 0);
   } else if (stopped_by(self, how) != 0) {
     status = 128 + stopped_by(self, how);
   } else if (WIFEXITED(how) && !self->in_job) {

@@ -197,12 +197,28 @@ main
 [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" != 1 ] || exec sleep 30
 exec "$@"
 END
-  chmod +x odd
+  cat >stopped <<'END'
+#!/bin/bash
+if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 ]; then
+  sleep 1 &
+  export LD_PRELOAD=$PWD/stops.so
+fi
+exec "$@"
+END
+  printf '#include <signal.h>\nint MPI_Init_thread(int *a, char ***b, int c, int *d) { return (void)a, (void)b, (void)c, (void)d, raise(SIGSTOP); }\n' \
+    >stops.c
+  cc -shared -fPIC stops.c -o stops.so
+  chmod +x odd stopped
   for mpi in $mpis; do
     status=0
     WEFT_START_LIMIT=2 launch "$mpi" ./odd "$trainer" 10 >out 2>err || status=$?
     [ "$status" -ne 0 ]
     grep -Eq '^mpi_trainer: rank [02]: MPI has not started after 2 s: not all of the 3 processes have come; rank 1 \(process [0-9]+\) runs another program$' err
+    # A rank that is stopped, whose supervisor has another child.
+    status=0
+    WEFT_START_LIMIT=2 launch "$mpi" ./stopped "$trainer" 10 >out 2>err || status=$?
+    [ "$status" -ne 0 ]
+    grep -Eq '^mpi_trainer: rank [012]: MPI has not started after 2 s: .*; rank 1 \(process [0-9]+\) is stopped$' err
     # One that has ended: no launcher takes that amiss.
     sed 's/exec sleep 30/exit 0/' odd >ended
     chmod +x ended
