@@ -241,8 +241,9 @@ static bool read_cache(const struct weft_allocator *allocator, const char *name,
   return done;
 }
 
-/* Keeps code, unless there is no cache that can be trusted. Written beside and renamed, so that nobody reads half of it; what had the name before, a link or
- * a pipe, is replaced. Two threads of a process may write at the same time. */
+/* Keeps code, unless there is no cache that can be trusted. Written beside and renamed, so that
+ * nobody reads half of it; what had the name before, a link or a pipe, is replaced. Two threads of a
+ * process may write at the same time. */
 static void write_cache(const char *name, const char *code, size_t size) {
   assert(strlen(name) < CACHE_NAME_SIZE && code != NULL && size > 0);
   char temporary[CACHE_NAME_SIZE + 48];
