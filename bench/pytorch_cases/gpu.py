@@ -16,8 +16,8 @@ it: by MPS's limit on threads, and by partitions. Printed is the median step in 
 With --weft-nccl, Weft runs as PyTorch does: a process per rank, over NCCL and its sockets, under the
 same MPS, and each step ends with a barrier; as a graph per rank.
 
-WEFT_BENCH_WIDTH=16 WEFT_BENCH_DEVICE=cpu tries the script where there is no GPU: Weft needs the
-fake driver of the tests, PyTorch computes on the host over gloo, and the times mean nothing.
+--width 16 --device cpu tries the script where there is no GPU: Weft needs the fake driver of the
+tests, PyTorch computes on the host over gloo, and the times mean nothing.
 """
 import argparse
 import importlib.util
@@ -34,9 +34,7 @@ import time
 from pytorch_cases import shared
 
 BLOCKS, MICROBATCHES, STEPS = 8, 8, 10
-WIDTH = int(os.environ.get("WEFT_BENCH_WIDTH", "2048"))
-WIDE, ROWS = 4 * WIDTH, WIDTH
-DEVICE = os.environ.get("WEFT_BENCH_DEVICE", "cuda")
+WIDTH, WIDE, ROWS, DEVICE = 2048, 8192, 2048, "cuda"  # set_size()
 SCHEDULES = {"GPipe": 1, "1F1B": 1, "LoopedBFS": 2, "Interleaved1F1B": 2,
              "InterleavedZeroBubble": 2, "ZBVZeroBubble": 2, "DualPipeV": 2}
 TOLERANCE = 0.02  # of the sum of the losses' magnitudes
@@ -120,6 +118,11 @@ def time_schedule(torch, dist, table, rank, ranks, schedule):
     return times, [float(loss) for loss in losses]
 
 
+def set_size(width, device):
+    global WIDTH, WIDE, ROWS, DEVICE
+    WIDTH, WIDE, ROWS, DEVICE = width, 4 * width, width, device
+
+
 def run_rank(rank, ranks, port, folder):
     os.environ.update(NCCL_HOSTID=f"host{rank}", NCCL_SOCKET_IFNAME="lo",
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
@@ -165,8 +168,9 @@ def run_pytorch(ranks, limit, percentage):
     found, why = {}, ""
     with tempfile.TemporaryDirectory() as folder:
         processes = [subprocess.Popen([sys.executable, shared.SCRIPT, "gpu", "--rank", str(r),
-                                       str(ranks), str(port), folder], env=environment,
-                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                                       str(ranks), str(port), folder, str(WIDTH), DEVICE],
+                                      env=environment, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE)
                      for r in range(ranks)]
         until = time.time() + limit
         for process in processes:
@@ -259,6 +263,7 @@ def compare(ranks, weft, pytorch, column):
 
 def main(words):
     if words[:1] == ["--rank"]:
+        set_size(int(words[5]), words[6])
         run_rank(int(words[1]), int(words[2]), int(words[3]), words[4])
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -266,26 +271,29 @@ def main(words):
     parser.add_argument("--weft-nccl", help="the program job_blocks_nccl of the tests instead")
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--limit", type=int, default=120, help="seconds for PyTorch, each time")
+    parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default=DEVICE, help="of PyTorch")
     arguments = parser.parse_args(words)
+    set_size(arguments.width, arguments.device)
     ranks = [int(text) for text in arguments.ranks.split(",")]
     if importlib.util.find_spec("torch") is None:
         print("there is no PyTorch here; nothing was compared")
         return 0
-    apart = arguments.weft_nccl
-    weft = {} if apart else {p: run_weft([arguments.weft, "bench", "gpu-blocks"], p) for p in ranks}
+    by_rank = arguments.weft_nccl
+    weft = {} if by_rank else {p: run_weft([arguments.weft, "bench", "gpu-blocks"], p) for p in ranks}
     same = True
     with tempfile.TemporaryDirectory() as folder:
         mps = start_mps(folder)
         try:
-            for shared in (True, False) if mps and not apart else (True,):
+            for shared in (True, False) if mps and not by_rank else (True,):
                 print(f"8 blocks of width {WIDTH}, {MICROBATCHES} microbatches, bf16; "
-                      f"{'both' if apart else 'PyTorch'} {'under MPS' if mps else 'without MPS'}; "
+                      f"{'both' if by_rank else 'PyTorch'} {'under MPS' if mps else 'without MPS'}; "
                       f"{'ranks share the GPU' if shared else 'each rank has its part of the GPU'}")
                 print(f"{'schedule':<22} {'ranks':>5} {'pytorch ms':>11} {'weft ms':>9} "
                       f"{'pytorch/weft':>12} {'loss: pytorch':>13} {'weft':>13}", flush=True)
                 for p in ranks:
-                    if apart:
-                        weft[p] = run_weft_nccl(apart, p, arguments.limit)
+                    if by_rank:
+                        weft[p] = run_weft_nccl(by_rank, p, arguments.limit)
                     found, why = run_pytorch(p, arguments.limit, 100 if shared else 100 // p)
                     column = "step_ms" if shared else "partitions_ms"
                     same = compare(p, weft[p], found, column) and same

@@ -237,7 +237,7 @@ part_pytorch() {
   local begin=$EPOCHREALTIME status
   log=$logs/pytorch
   mps_end # the script has its own
-  WEFT_BENCH_WIDTH=${NCCL_ON_GPU_WIDTH:-2048} timeout --kill-after=2 $((500 * slow)) python3 pytorch.py gpu \
+  timeout --kill-after=2 $((500 * slow)) python3 pytorch.py gpu --width "${NCCL_ON_GPU_WIDTH:-2048}" \
     --weft-nccl ./job_blocks_nccl_openmpi --limit $((110 * slow)) >"$log.out" 2>"$log.err"
   status=$?
   say "blocks beside PyTorch" "$([ "$status" -eq 0 ] && echo yes)" "$(since "$begin")" \
