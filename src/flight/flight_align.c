@@ -3,8 +3,9 @@
  * The transfers of one channel keep their order, whatever batches they are started in; those of
  * different channels may be recorded in another order than the row has. So a transfer's action is
  * found by counting on its channel. A record that has lost its beginning can start anywhere in a
- * step: each offset is tried, and the one counts from which the record's order differs least from
- * that of the row. */
+ * step: each offset is tried, also where some channels were already one transfer further, since
+ * batches are in an order of their own. The start counts that contradicts the program least, and
+ * then the one from which the record's order differs least from that of the row. */
 #include "flight/flight_align.h"
 
 #include <assert.h>
@@ -148,6 +149,19 @@ static void begin_at(struct weft_flight_row *row, uint64_t offset) {
   }
 }
 
+/* Where a record begins: before this offset, with the channels in `ahead` (bits) one transfer
+ * further. */
+struct start {
+  uint64_t offset;
+  uint32_t ahead;
+};
+
+static void begin_ahead(struct weft_flight_row *row, uint32_t ahead) {
+  for (uint32_t c = 0; ahead >> c != 0; c++) {
+    row->channels[c].started += ahead >> c & 1;
+  }
+}
+
 uint64_t weft_flight_offset(const struct weft_flight_row *row,
                             const struct weft_flight_channel *channel, uint64_t number) {
   assert(channel->count > 0);
@@ -169,12 +183,11 @@ uint64_t weft_flight_number(const struct weft_flight_row *row,
   return offset / row->count * channel->count + low;
 }
 
-/* Assigns all transfers, from this offset on. Returns by how many offsets the record's order and the
- * row's differ in sum; stops above `most`. */
-static uint64_t assign(const struct weft_flight_record *record, struct weft_flight_row *row,
-                       uint64_t first, uint64_t most) {
+/* Assigns all transfers, from this offset on, where the channels are. Returns by how many offsets the
+ * record's order and the row's differ in sum; stops above `most`. */
+static uint64_t assign_on(const struct weft_flight_record *record, struct weft_flight_row *row,
+                          uint64_t first, uint64_t most) {
   uint64_t difference = 0;
-  begin_at(row, first);
   for (size_t k = 0; k < record->count && difference <= most; k++) {
     struct weft_flight_transfer *transfer = &record->transfers[k];
     struct weft_flight_channel *channel =
@@ -184,6 +197,13 @@ static uint64_t assign(const struct weft_flight_record *record, struct weft_flig
     difference += (uint64_t)llabs((long long)transfer->before - (long long)(first + k));
   }
   return difference;
+}
+
+static uint64_t assign(const struct weft_flight_record *record, struct weft_flight_row *row,
+                       struct start start) {
+  begin_at(row, start.offset);
+  begin_ahead(row, start.ahead);
+  return assign_on(record, row, start.offset, UINT64_MAX);
 }
 
 static enum weft_status check_channels(const struct weft_flight_record *record,
@@ -287,11 +307,13 @@ static enum weft_status fail_contradiction(const struct weft_program *program,
       found->send->before / row->count + 1, receive, found->offset / row->count + 1, peer, entry);
 }
 
-/* A record that has lost its beginning is aligned by its order, which is not exactly that of the
- * row, so only many contradictions count. */
-static bool is_contradicted(const struct weft_flight_record *record,
+/* In a graph, a record that has lost its beginning may begin where channels are further ahead of each
+ * other than is tried, so only many contradictions count. */
+static bool is_contradicted(const struct weft_program *program,
+                            const struct weft_flight_record *record,
                             const struct contradiction *found) {
-  return found->count > (record->whole ? 0 : record->count / 8 + 2);
+  const bool is_sure = record->whole || program->graph == NULL;
+  return found->count > (is_sure ? 0 : record->count / 8 + 2);
 }
 
 /* Batches per step, as the record shows them; 0: it does not. */
@@ -307,28 +329,57 @@ static uint64_t batches_per_step(const struct weft_flight_record *record,
   return 0;
 }
 
-/* Where the record begins: the offset in a step from which it fits best, and the step by the number
- * of its first batch. */
-static uint64_t find_first(const struct weft_flight_record *record, uint64_t set_up,
-                           struct weft_flight_row *row) {
+#define CHANNELS_AHEAD_MAX 4 /* of more, none is ahead */
+
+/* Where the record fits best in a step. From most offsets it soon differs by too much to go on. Of
+ * equal ones it is that which batches of one transfer would give. */
+static struct start find_offset(const struct weft_flight_record *record, uint64_t lost,
+                                struct weft_flight_row *row) {
+  const uint32_t sets =
+      row->channel_count <= CHANNELS_AHEAD_MAX ? UINT32_C(1) << row->channel_count : 1;
+  uint64_t least = UINT64_MAX, most = record->count + record->count / 2 + 16;
+  struct start best = {.offset = lost % row->count};
+  for (uint32_t k = 0; k < row->count; k++) {
+    const uint64_t offset = (lost + k) % row->count;
+    uint64_t started[CHANNELS_AHEAD_MAX];
+    begin_at(row, offset);
+    for (uint32_t c = 0; sets >> c > 1; c++) {
+      started[c] = row->channels[c].started;
+    }
+    for (uint32_t ahead = 0; ahead < sets; ahead++) {
+      for (uint32_t c = 0; sets >> c > 1; c++) {
+        row->channels[c].started = started[c];
+      }
+      begin_ahead(row, ahead);
+      const uint64_t difference = assign_on(record, row, offset, most);
+      if (difference > most) {
+        continue;
+      }
+      const uint64_t count = find_contradiction(record, row).count;
+      if (count < least || (count == least && difference < most)) {
+        least = count;
+        most = count == 0 ? difference : most;
+        best = (struct start){offset, ahead};
+      }
+    }
+  }
+  return best;
+}
+
+/* The same, with the step by the number of the record's first batch. */
+static struct start find_first(const struct weft_flight_record *record, uint64_t set_up,
+                               struct weft_flight_row *row) {
   assert(record->count > 0 && row->count > 0);
   const uint64_t first_batch = record->transfers[0].batch;
   const uint64_t lost = first_batch > set_up + 1 ? first_batch - set_up - 1 : 0;
-  uint64_t best = UINT64_MAX, offset = 0;
-  for (uint32_t k = 0; k < row->count && best > 0; k++) { /* batches of one are the likeliest */
-    const uint64_t tried = (lost + k) % row->count;
-    const uint64_t difference = assign(record, row, tried, best);
-    if (difference < best) {
-      best = difference;
-      offset = tried;
-    }
-  }
-  (void)assign(record, row, offset, UINT64_MAX);
+  struct start first = find_offset(record, lost, row);
+  (void)assign(record, row, first);
   const uint64_t shown = batches_per_step(record, row);
   const uint64_t batches = shown > 0 ? shown : row->count;
-  const uint64_t within = offset * batches / row->count;
+  const uint64_t within = first.offset * batches / row->count;
   const uint64_t steps = lost > within ? (lost - within + batches / 2) / batches : 0;
-  return steps * row->count + offset;
+  first.offset += steps * row->count;
+  return first;
 }
 
 /* How many transfers are pending among those that the record has lost: the number of the last batch
@@ -394,10 +445,10 @@ enum weft_status weft_flight_align(const struct weft_program *program,
     return WEFT_OK;
   }
   WEFT_TRY(check_channels(record, row, error));
-  const uint64_t first = record->whole ? 0 : find_first(record, set_up, row);
-  const uint64_t difference = assign(record, row, first, UINT64_MAX);
+  const struct start first = record->whole ? (struct start){0} : find_first(record, set_up, row);
+  const uint64_t difference = assign(record, row, first);
   const struct contradiction found = find_contradiction(record, row);
-  if (is_contradicted(record, &found)) {
+  if (is_contradicted(program, record, &found)) {
     return fail_contradiction(program, record, row, &found, error);
   }
   if (difference / record->count > row->count / 4 + 2) {

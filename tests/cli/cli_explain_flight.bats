@@ -101,7 +101,7 @@ entry() {
     weft explain-hang "$dumps/$folder" --program wrong.csv
     fails 1 ".pkl: the program contradicts entry " "by the program, which has " "hint: give the program that this job runs"
   done
-  [[ $stderr == *"rank1.pkl: the program contradicts entry 4, where rank 1 sends to rank 0: that is 1SEND_B0 of step "* ]]
+  [[ $stderr == *"rank1.pkl: the program contradicts entry 1, where rank 1 sends to rank 2: that is 1SEND_F0 of step "* ]]
   for microbatches in 4 5 6 7 9 10 12 16; do
     "$WEFT" gen 1F1B -p 4 -m $microbatches -o wrong.csv
     weft explain-hang "$dumps/1f1b" --program wrong.csv
@@ -115,6 +115,50 @@ entry() {
   "$WEFT" gen 1F1B -p 3 -m 6 -o wrong.csv
   weft explain-hang "$dumps/gpipe" --program wrong.csv
   fails 1 "the program contradicts entry "
+}
+
+# A job's rings are of one size, so what they have lost differs from rank to rank.
+@test "dumps that have lost their beginning, anywhere in a step: the same culprit, and wrong programs" {
+  "$WEFT" gen 1F1B -p 4 -m 8 -o 1f1b.csv
+  "$WEFT" gen GPipe -p 3 -m 6 -o gpipe.csv
+  "$WEFT" gen Interleaved1F1B -p 4 -v 2 -m 8 -o sleeper.csv
+  python3 - "$WEFT" "$dumps" <<'END'
+import json, os, pickle, subprocess, sys
+
+weft, dumps = sys.argv[1:]
+
+
+def ask(folder, program):
+    words = [weft, "explain-hang", folder, "--program", program, "--json"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    return done.returncode, done.stderr, json.loads(done.stdout or "{}")
+
+
+os.mkdir("cut")
+for name, culprit, action in (("1f1b", 2, "2F3"), ("gpipe", 1, "1F3"), ("sleeper", 2, "2F3")):
+    for keep in range(26, 140, 3):
+        for rank in range(4):
+            if os.path.exists(f"{dumps}/{name}/rank{rank}.pkl"):
+                with open(f"{dumps}/{name}/rank{rank}.pkl", "rb") as file:
+                    dump = pickle.load(file)
+                dump["entries"] = dump["entries"][-keep:]
+                with open(f"cut/rank{rank}.pkl", "wb") as file:
+                    pickle.dump(dump, file, protocol=2)
+        status, error, found = ask("cut", name + ".csv")
+        assert status == 0, (name, keep, error)
+        assert found["culprit"] == culprit, (name, keep, found)
+        assert found["ranks"][culprit]["action"] == action, (name, keep, found)
+        if name == "1f1b" and keep > 90:
+            for other in ("gpipe", "sleeper", *(f"m{m}" for m in (4, 6, 7, 9, 10, 12))):
+                if other[0] == "m":
+                    with open(other + ".csv", "w") as file:
+                        subprocess.run([weft, "gen", "1F1B", "-p", "4", "-m", other[1:]], stdout=file, check=True)
+                status, error, _ = ask("cut", other + ".csv")
+                assert status in (1, 65), (other, keep, status, error)
+    for rank in range(4):
+        if os.path.exists(f"cut/rank{rank}.pkl"):
+            os.remove(f"cut/rank{rank}.pkl")
+END
 }
 
 # collective NAME GROUP STATE FRAMES: an entry of another group, as JSON.
