@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
+
+from ._tensors import are_equal
+
+_class_lock = threading.Lock()  # of classes of modules
 
 
 class Left(NamedTuple):
@@ -54,12 +59,14 @@ def left_by(torch: Any, modules: Iterable[Any]) -> list[Left]:
 
 
 @contextlib.contextmanager
-def reads_of(torch: Any, left: Iterable[Left]) -> Iterator[list[str]]:
+def reads_of(torch: Any, left: Iterable[Left], is_one_thread: bool) -> Iterator[list[str]]:
     """Give a list that gets the names of attributes that are read and are not what was left.
 
-    Only modules with others are looked at, each by a class of its own.
+    Only modules with others are looked at, each by a class of its own. Where the backward
+    `is_one_thread`, others do not count: a module may be in stages of several ranks.
     """
     found: list[str] = []
+    thread = threading.get_ident() if is_one_thread else None
     looked: list[tuple[Any, Any, dict[str, tuple[Any, int]]]] = []
     try:
         for path, part, values in left:
@@ -69,35 +76,54 @@ def reads_of(torch: Any, left: Iterable[Left]) -> Iterator[list[str]]:
                 for name, (value, version) in values.items()
                 if now.get(name) is not value or _version(torch, value) != version
             }
-            kind = type(part)
             if watched:
-                with contextlib.suppress(TypeError):  # of a kind that takes no other class
-                    part.__class__ = _looking(torch, kind, path, watched, found)
-                    looked.append((part, kind, watched))
+                with _class_lock, contextlib.suppress(TypeError):  # of a kind that takes no other
+                    made = _looking(torch, type(part), path, watched, found, thread)
+                    part.__class__ = made
+                    looked.append((part, made, watched))
         yield found
     finally:
-        for part, kind, watched in looked:
-            part.__class__ = kind
+        for part, made, watched in looked:
+            with _class_lock:
+                made._weft_is_over = True
+                kind: Any = type(part)
+                while vars(kind).get("_weft_is_over"):  # that of another rank may be on top
+                    kind = kind.__base__
+                part.__class__ = kind
             watched.clear()  # a class is freed late, and what it holds with it
 
 
 def _looking(
-    torch: Any, kind: Any, path: str, watched: dict[str, tuple[Any, int]], found: list[str]
+    torch: Any,
+    kind: Any,
+    path: str,
+    watched: dict[str, tuple[Any, int]],
+    found: list[str],
+    thread: Optional[int],
 ) -> Any:
     """A class as another, whose instance notes reads of these attributes until it sets them."""
 
+    def is_mine(name: str) -> bool:
+        return name in watched and thread in (None, threading.get_ident())
+
     def get(self: Any, name: str) -> Any:
-        if name in watched:
+        if is_mine(name):
             value, version = watched.pop(name)
             if not _is_same(torch, value, version, _values(self).get(name)):
                 found.append(f"{path}.{name}" if path else name)
         return kind.__getattribute__(self, name)
 
     def put(self: Any, name: str, value: Any) -> None:
-        watched.pop(name, None)
+        if is_mine(name):
+            watched.pop(name)
         kind.__setattr__(self, name, value)
 
-    names = {"__getattribute__": get, "__setattr__": put, "__module__": kind.__module__}
+    names = {
+        "__getattribute__": get,
+        "__setattr__": put,
+        "__module__": kind.__module__,
+        "_weft_is_over": False,
+    }
     made = type(kind.__name__, (kind,), names)
     made.__qualname__ = kind.__qualname__
     return made
@@ -111,7 +137,7 @@ def _is_same(torch: Any, old: Any, version: int, now: Any) -> bool:
             and _version(torch, old) == version  # otherwise it is not what it was
             and old.dtype == now.dtype
             and old.device == now.device
-            and bool(torch.equal(old, now))
+            and are_equal(torch, old, now)
         )
     if now is old or type(now) is not type(old):
         return now is old

@@ -8,7 +8,7 @@ recomputed forward draws what the forward drew.
 
 One stage at a time is the price, so steps that draw nothing go without. The first step tells which
 those are: it runs with seeds and looks whether the generator moved. Later ones without seeds only
-look at their end.
+look at their end, and where torch.random.fork_rng() puts the generator back.
 """
 
 from __future__ import annotations
@@ -27,6 +27,49 @@ _holders: list[tuple[Any, float]] = []  # who has it, and since when: one at mos
 _moves: list[int] = [0]  # how often steps have moved the generator on
 
 _WAIT = 0.001  # s, after which a rank looks after its messages and asks again
+
+
+class _Watched:
+    """The generator in place of that of torch.random: it knows whether anything drew from it.
+
+    What draws within torch.random.fork_rng() moves it, too, and sets it back.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        """Begin with the present state."""
+        self._torch, self._generator = torch, torch.default_generator
+        self._lock = threading.Lock()
+        self._before, self._drew = self._generator.get_state(), False
+        torch.random.default_generator = self
+
+    def end(self) -> None:
+        """Give torch.random its generator back."""
+        self._torch.random.default_generator = self._generator
+
+    def drew(self) -> bool:
+        """Whether anything has drawn so far."""
+        now = self._generator.get_state()
+        self._drew = self._drew or not self._torch.equal(self._before, now)
+        return self._drew
+
+    def _set(self, name: str, value: Any) -> None:
+        with self._lock:
+            self.drew()
+            getattr(self._generator, name)(value)
+            self._before = self._generator.get_state()
+
+    def set_state(self, state: Any) -> None:
+        """Set the state, as at the end of torch.random.fork_rng()."""
+        self._set("set_state", state)
+
+    def manual_seed(self, seed: int) -> Any:
+        """Set the seed, as torch.manual_seed() does."""
+        self._set("manual_seed", seed)
+        return self._generator
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the generator's own."""
+        return getattr(self._generator, name)
 
 
 @contextlib.contextmanager
@@ -50,7 +93,7 @@ class Draws:
         self.are_seeded = False  # in this step
         self._of: dict[Any, bool] = {}  # whether steps like these draw
         self._key: Any = None
-        self._before: Any = None  # state
+        self._watched: Any = None
         self._moved = 0
         self._seed = 0
         self._drew = False
@@ -59,13 +102,14 @@ class Draws:
         """Begin a step; `modules` are all that may draw in it."""
         self._key = (training, tuple([module.training for module in modules]))
         with _no_other_step():
-            self._before, self._moved = self.generator.get_state(), _moves[0]
+            before, self._moved = self.generator.get_state(), _moves[0]
+            self._watched = _Watched(self.torch)
         known = self._of.get(self._key)
         self.are_seeded = known is not False
         self._drew = known is True
         if self.are_seeded:
             copy = self.torch.Generator()
-            copy.set_state(self._before)
+            copy.set_state(before)
             self._seed = self._next(copy)
 
     def _next(self, generator: Any) -> int:
@@ -81,20 +125,22 @@ class Draws:
             return False
         try:
             _holders.append((who, time.monotonic()))
-            generator = self.generator
+            generator = self.generator if self._drew else self._watched
             before = generator.get_state()
             generator.manual_seed(self._seed + number)
-            seeded = None if self._drew else generator.get_state()
             try:
                 function()
             finally:
-                if seeded is not None:
-                    self._drew = not self.torch.equal(seeded, generator.get_state())
+                self._drew = self._drew or self._watched.drew()
                 generator.set_state(before)
         finally:
             _holders.clear()
             _generator_lock.release()
         return True
+
+    def release(self) -> None:
+        """Look no more: a step has run, or failed."""
+        self._watched.end()
 
     def end(self) -> None:
         """End a step. A step that drew moves the generator on, so the next one draws others."""
@@ -102,10 +148,10 @@ class Draws:
             if self.are_seeded and self._drew:
                 self._next(self.generator)
                 _moves[0] += 1
-            after, moved = self.generator.get_state(), _moves[0]
+            drew, moved = self._watched.drew(), _moves[0]
         if self.are_seeded:
             self._of[self._key] = self._drew
-        elif moved == self._moved and not self.torch.equal(self._before, after):
+        elif moved == self._moved and drew:
             self._of[self._key] = True
             raise UsageError(
                 "random numbers were drawn in this step, but none in the first one like it: ranks "

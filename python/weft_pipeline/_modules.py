@@ -6,13 +6,14 @@ import contextlib
 import copy
 import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, Optional
 
 from ._errors import Error, StageError, UsageError
 from ._library import c
 from ._program import Program
+from ._tensors import are_equal
 
 # Wrappers that reduce or gather by hooks of their own, which expect a backward after each forward.
 _WRAPPERS = (
@@ -158,7 +159,7 @@ def changed(torch: Any, tensors: list[Shared], before: list[tuple[int, Any]]) ->
     """Give the sentence of the first that has changed since it was looked at."""
     for (tensor, message), (version, value) in zip(tensors, before):
         if (not tensor.is_inference() and tensor._version != version) or (
-            value is not None and not torch.equal(value, tensor)
+            value is not None and not are_equal(torch, value, tensor)
         ):
             return message
     return None
@@ -172,6 +173,25 @@ def check_unchanged(torch: Any, buffers: list[Shared], before: list[tuple[int, A
             f"{message}, and a forward changes it: ranks do so in any order",
             "give each stage a module of its own",
         )
+
+
+def parts_of(batch: Any, count: int) -> list[Any]:
+    """Split a batch into microbatches, each of which counts its own changes."""
+    return [part.data for part in batch.tensor_split(count)]
+
+
+def check_batches(batches: dict[int, list[Any]]) -> None:
+    """Refuse a batch of several stages that one of them changes."""
+    memory = [parts[0].untyped_storage()._cdata for parts in batches.values()]
+    for (k, parts), mine in zip(batches.items(), memory):
+        is_changed = any(not part.is_inference() and part._version for part in parts)
+        if is_changed and memory.count(mine) > 1:
+            raise UsageError(
+                f"stage {k} changes x in place, and another stage takes it, too: ranks do so in "
+                f"any order",
+                "inplace=False in its first layer, or give each stage a tensor of its own: "
+                "step((x, x.clone()), target)",
+            )
 
 
 # ---- The run that finds shapes ----
@@ -339,20 +359,67 @@ def collectives_of(groups: Iterable[Any]) -> int:
     return count
 
 
-def leaves_of(outputs: Iterable[Any]) -> list[Any]:
-    """All tensors that the gradients of these are added to."""
+def _nodes_of(outputs: Iterable[Any]) -> Iterator[Any]:
+    """All nodes of autograd's graph behind these."""
     left = [output.grad_fn for output in outputs if output.grad_fn is not None]
     seen = set(left)
-    leaves = []
     while left:
         node = left.pop()
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
+        yield node
         for after, _ in node.next_functions:
             if after is not None and after not in seen:
                 seen.add(after)
                 left.append(after)
-    return leaves
+
+
+def leaves_of(outputs: Iterable[Any]) -> list[Any]:
+    """All tensors that the gradients of these are added to."""
+    return [node.variable for node in _nodes_of(outputs) if hasattr(node, "variable")]
+
+
+class Visits:
+    """What functions of the user's gave in the first part of a split backward.
+
+    The second part may call them again: what keeps a count, or changes what it has saved, gives
+    something else then.
+    """
+
+    def __init__(self, torch: Any, outputs: Iterable[Any]) -> None:
+        """Look at the functions behind these."""
+        kind = torch.autograd.function.BackwardCFunction
+        self._torch = torch
+        self._nodes = [node for node in _nodes_of(outputs) if isinstance(node, kind)]
+        self._first: dict[Any, list[Any]] = {}
+        self.changed: Optional[str] = None  # the name of a function that gives something else
+
+    def _look(self, node: Any, gradients: Sequence[Any]) -> None:
+        first = self._first.get(node)
+        if first is None:
+            self._first[node] = [None if grad is None else grad.clone() for grad in gradients]
+        elif not all(map(self._is_same, first, gradients)):
+            self.changed = type(node).__name__.replace("Backward", "")
+
+    def _is_same(self, a: Any, b: Any) -> bool:
+        """Up to what the order of sums makes."""
+        if a is None or b is None:  # only the first part needs one of an input, say
+            return True
+        if a.layout is not self._torch.strided or a.numel() == 0:
+            return True
+        slack = 1e-3 * float(a.detach().abs().nan_to_num(0, 0, 0).max())
+        return bool(self._torch.allclose(a, b, rtol=1e-2, atol=slack, equal_nan=True))
+
+    @contextlib.contextmanager
+    def look(self) -> Iterator[None]:
+        """Look at them in a part of a backward."""
+        handles = [
+            node.register_hook(lambda gradients, _, node=node: self._look(node, gradients))
+            for node in self._nodes
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 # What PyTorch says, and what helps.
@@ -374,6 +441,11 @@ _REMEDIES = (
     (
         "use_reentrant",
         "checkpoint(..., use_reentrant=False), or a schedule with whole backwards (1F1B)",
+    ),
+    (
+        "backward an extra time",
+        "a schedule with whole backwards (1F1B): a split backward recomputes twice, and selective "
+        "checkpointing keeps its choice for once",
     ),
     (
         "backward through the graph a second time",

@@ -29,11 +29,13 @@ from ._library import (
 from ._modes import dtypes_of, modes_of_caller, warn_of_profiler
 from ._modules import (
     Shared,
+    check_batches,
     check_modules,
     check_unchanged,
     check_weights,
     groups_of,
     look_at,
+    parts_of,
 )
 from ._places import Place, places_of, same_device
 from ._plan import Plan
@@ -304,8 +306,7 @@ class Pipeline(Immutable):
     def _clear(self) -> None:
         for stage in self._stages:
             if stage is not None:
-                stage.kept.clear()
-                stage.left.clear()
+                stage.forget()
         with same_device(self._runs.torch, self._places):
             self._world.clear()
 
@@ -402,7 +403,7 @@ class Pipeline(Immutable):
     ) -> StepResult:
         torch, runs, m = self._runs.torch, self._runs, self._microbatches
         for k, x in xs.items():
-            self._stages[k].chunks = x.tensor_split(m)
+            self._stages[k].chunks = parts_of(x, m)
         heads: dict[int, Stage] = {}  # losses of this process
         batches: dict[Optional[int], Any] = {}  # of ranks with losses; None: of the others
         for k in self._losses:
@@ -410,7 +411,7 @@ class Pipeline(Immutable):
             if stage is None:
                 continue
             heads[k] = stage
-            stage.targets = targets[k].tensor_split(m) if k in targets else None
+            stage.targets = parts_of(targets[k], m) if k in targets else None
             stage.outputs.clear()
             batch = batches.setdefault(rank, c.weft_batch())
             batch.want_losses |= stage.targets is not None and stage.loss_fn is not None
@@ -465,11 +466,14 @@ class Pipeline(Immutable):
             if isinstance(error, Error):
                 self._fail(error)
             raise
+        finally:
+            runs.draws.release()
         for stage in stages:
             stage.end()
         if unseen:
             warn_of_profiler()
         check_unchanged(torch, self._buffers, values)
+        check_batches({k: self._stages[k].chunks for k in xs})
         runs.draws.end()
         return self._result(heads, results, output)
 

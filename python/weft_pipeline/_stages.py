@@ -15,7 +15,16 @@ from ._attributes import Left, left_by, reads_of
 from ._draws import Draws
 from ._errors import Error, UsageError
 from ._library import c
-from ._modules import Shared, changed, check_output, collectives_of, explained, leaves_of, look_at
+from ._modules import (
+    Shared,
+    Visits,
+    changed,
+    check_output,
+    collectives_of,
+    explained,
+    leaves_of,
+    look_at,
+)
 from ._places import Place
 from ._program import Program
 from ._tensors import ITEM, shape_of
@@ -83,6 +92,7 @@ class Stage:
         self.outputs: dict[int, Any] = {}  # of a loss, by microbatch, where wanted
         self.kept: dict[int, Any] = {}
         self.left: dict[int, list[Left]] = {}  # by forwards of microbatches that are looked at
+        self.visits: dict[int, Visits] = {}  # of their split backwards
         self.calls: dict[int, Any] = {}
         # Autograd's W after I goes through the stage once more. PyTorch's pipelining avoids that
         # by a walk through the graph, which is worth it where the stage computes for longer.
@@ -129,13 +139,17 @@ class Stage:
         self.takers = tuple(stages for stages, _ in gives)
         self.is_loss = is_loss
         self.has_backward = is_loss or any(needs for _, needs in gives)
-        self.kept.clear()
-        self.left.clear()
+        self.forget()
         self.outputs.clear()
         self.calls.clear()
         self.known.clear()
         self.strangers = []
         self.copies, self.keeps = True, False
+
+    def forget(self) -> None:
+        """Free what is kept of microbatches."""
+        for kept in (self.kept, self.left, self.visits):
+            kept.clear()
 
     # ---- Steps ----
 
@@ -249,8 +263,6 @@ class Stage:
         if self.checks:
             self.checks -= 1
             seen = [_Seen(x, self.copies) for x in xs] if self.chunks is None else []
-            if training:
-                self.kept[where.slot] = (xs, None, seen)  # for taker_of()
         if training or not where.training:
             y = self.module(*xs)
         else:  # frozen
@@ -287,7 +299,7 @@ class Stage:
         old = {id(leaf()) for leaf in self.strangers}
         self.strangers += [weakref.ref(leaf) for leaf in found]
         for leaf in found:
-            taken = self.runs.taker_of(leaf)
+            taken = getattr(leaf, "_weft_taker", None)
             if taken is not None:
                 raise UsageError(
                     f"{self.name} computes with what stage "
@@ -337,7 +349,10 @@ class Stage:
     def _input(self, address: int, needs_grad: bool) -> Any:
         x = self.view(address)
         x = x.clone() if self.copies else x.detach()
-        return x.requires_grad_() if needs_grad else x
+        if needs_grad:
+            x._weft_taker = self.index  # for as long as anything keeps it
+            x.requires_grad_()
+        return x
 
     def _loss(self, where: Any, y: Any) -> Any:
         if self.runs.output:
@@ -468,7 +483,9 @@ class Stage:
         roots, grads = self._roots(where, y)
         ends = tuple([x for x in xs if x.requires_grad])
         before = None if seen is None else [(w, w.grad, _version(w.grad)) for w in self.trained]
-        with self._looked_at(seen, self.left.get(slot, ()), grads):
+        if seen is not None and self.trained:
+            self.visits[slot] = Visits(self.runs.torch, roots)
+        with self._looked_at(seen, self.left.get(slot, ()), grads, self.visits.get(slot)):
             if not (self.walks and len(roots) == len(ends) == len(xs) == 1) or not self._walk(
                 where, ends[0], roots[0], grads, seen
             ):
@@ -528,7 +545,8 @@ class Stage:
         """Compute the gradients of the weights."""
         grads, roots, seen = self.kept.pop(where.slot)
         gone_on = [grad for begin in grads for grad in begin.grads or ()] if roots is None else ()
-        with self._looked_at(seen, self.left.pop(where.slot, ()), gone_on):
+        left, visits = self.left.pop(where.slot, ()), self.visits.pop(where.slot, None)
+        with self._looked_at(seen, left, gone_on, visits):
             if roots is None:  # what I left of the graph
                 for begin in grads:
                     begin.backward(self.runs)
@@ -536,7 +554,7 @@ class Stage:
                 self.runs.backward(roots, grads, False, False, self.trained, True, True)
         if seen:
             begin = None
-            del grads, roots, gone_on
+            del grads, roots, gone_on, visits
             self._check_inputs(seen)
 
     def _check_learns(self, loss: Any) -> None:
@@ -552,19 +570,32 @@ class Stage:
 
     @contextlib.contextmanager
     def _looked_at(
-        self, seen: Optional[list[_Seen]], left: Iterable[Left], grads: Sequence[Any] = ()
+        self,
+        seen: Optional[list[_Seen]],
+        left: Iterable[Left],
+        grads: Sequence[Any] = (),
+        visits: Optional[Visits] = None,
     ) -> Iterator[None]:
         """Look at a backward of a microbatch that is looked at: what it changes and reads.
 
-        `grads` are those where it begins, if it is split: hooks come by them twice.
+        If it is split, functions and hooks may be called twice: `grads` are those where it begins,
+        `visits` looks at what functions give.
         """
         if seen is None:
             yield
             return
         before, versions = self._state(), [_version(grad) for grad in grads]
-        with reads_of(self.runs.torch, left) as names:
+        visiting = contextlib.nullcontext() if visits is None else visits.look()
+        with reads_of(self.runs.torch, left, not self.place.enqueues) as names, visiting:
             yield
         self._check_state(*before)
+        if visits is not None and visits.changed is not None:
+            raise UsageError(
+                f"{self.name}: the backward of {visits.changed} gives other gradients when it is "
+                f"called again, and a split backward calls it twice",
+                "compute them from what forward saved, and leave that as it is; or take a schedule "
+                "with whole backwards (1F1B)",
+            )
         if [_version(grad) for grad in grads] != versions:
             raise UsageError(
                 f"{self.name}: a hook or a backward function "
@@ -702,14 +733,6 @@ class Runs:
     def number(self, kind: int, stage: int, microbatch: int) -> int:
         """Number the calls of a step, for their seeds."""
         return (kind * self.microbatch_count + microbatch) * self.stage_count + stage
-
-    def taker_of(self, leaf: Any) -> Optional[int]:
-        """Say which stage took a tensor as its input, for a microbatch that is under way."""
-        for stage in filter(None, self.stages):
-            for xs, *_ in list(stage.kept.values()):
-                if any(leaf is x for x in xs):
-                    return stage.index
-        return None
 
     def whose(self, leaf: Any) -> str:
         """Say which stage has a weight."""

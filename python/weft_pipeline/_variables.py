@@ -5,7 +5,8 @@ remember (a count, a list of what was seen) would have a forward too many in it,
 data. So variables that the code of modules reaches are put back after the run: globals, attributes
 of classes, functions and objects, what functions have around them, and containers among these.
 Reached is the code of classes, hooks and attributes of a module, and what it names, and so on; in
-an installed package only from within, as others may have threads that go on.
+an installed package only from within, as others may have threads that go on. Generators of random
+numbers that are reached have their states again, and those that Python and NumPy have for all.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import contextlib
 import copy
 import functools
 import os
+import random
 import sys
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any
+from importlib import import_module
+from typing import Any, Callable
 
 _CONTAINERS = (
     list,
@@ -76,6 +79,8 @@ class _Variables:
         self.classes: list[tuple[Any, dict[str, Any]]] = []
         self.cells: list[tuple[Any, Any]] = []
         self.containers: list[tuple[Any, Any]] = []
+        self.generators: list[tuple[Callable[[Any], Any], Any]] = []  # how to set their states
+        self._numpy = sys.modules.get("numpy.random")
 
     def save(self, value: Any, package: str) -> None:
         """Save the variables of what a package uses, and of all that this reaches."""
@@ -107,6 +112,7 @@ class _Variables:
             return (value.fget, value.fset), package
         if kind is functools.partial:
             return (value.func, *value.args, *value.keywords.values()), package
+        self._save_generator(value)
         is_code = kind is types.FunctionType or issubclass(kind, type)
         home = _package((value if is_code else kind).__module__)
         if not _is_followed(home, package):
@@ -119,6 +125,21 @@ class _Variables:
         table = getattr(value, "__dict__", {})
         self._save_table(table)
         return (kind, *(item for item in table.values() if type(item) in _CONTAINERS)), home
+
+    def save_common_generators(self) -> None:
+        """Save the states of the generators that Python and NumPy have for all."""
+        self.generators.append((random.setstate, random.getstate()))
+        if self._numpy is not None:
+            self.generators.append((self._numpy.set_state, self._numpy.get_state()))
+
+    def _save_generator(self, value: Any) -> None:
+        if isinstance(value, random.Random):
+            self.generators.append((value.setstate, value.getstate()))
+        elif self._numpy is not None and isinstance(value, self._numpy.RandomState):
+            self.generators.append((value.set_state, value.get_state()))
+        elif self._numpy is not None and isinstance(value, self._numpy.Generator):
+            bits = value.bit_generator
+            self.generators.append((functools.partial(setattr, bits, "state"), bits.state))
 
     def _of_function(self, function: Any, home: str) -> list[Any]:
         names = _names_of(function.__code__)
@@ -146,6 +167,8 @@ class _Variables:
 
     def put_back(self) -> None:
         """Give all of them the values that they had."""
+        for set_state, state in self.generators:
+            set_state(state)
         for table, before in self.tables.values():
             for name in self._changed(table, before):
                 if name in before:
@@ -182,8 +205,11 @@ class _Variables:
 def put_back(modules: Iterable[Any]) -> Iterator[None]:
     """Put variables back at the end that forwards of copies of modules may change."""
     variables = _Variables()
+    variables.save_common_generators()
+    of_all = import_module("torch.nn.modules.module")
+    hooks = [*of_all._global_forward_hooks.values(), *of_all._global_forward_pre_hooks.values()]
     for part in (part for module in modules for part in module.modules()):
-        found = [*type(part).__mro__, *part._forward_hooks.values()]
+        found = [*type(part).__mro__, *hooks, *part._forward_hooks.values()]
         found += part._forward_pre_hooks.values()
         found += [value for value in vars(part).values() if type(value) not in _CONTAINERS]
         for value in found:

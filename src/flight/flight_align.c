@@ -183,8 +183,8 @@ uint64_t weft_flight_number(const struct weft_flight_row *row,
   return offset / row->count * channel->count + low;
 }
 
-/* Assigns all transfers, from this offset on, where the channels are. Returns by how many offsets the
- * record's order and the row's differ in sum; stops above `most`. */
+/* Assigns all transfers, from this offset on, where the channels are. Returns by how many offsets
+ * the record's order and the row's differ in sum; stops above `most`. */
 static uint64_t assign_on(const struct weft_flight_record *record, struct weft_flight_row *row,
                           uint64_t first, uint64_t most) {
   uint64_t difference = 0;
@@ -307,8 +307,8 @@ static enum weft_status fail_contradiction(const struct weft_program *program,
       found->send->before / row->count + 1, receive, found->offset / row->count + 1, peer, entry);
 }
 
-/* In a graph, a record that has lost its beginning may begin where channels are further ahead of each
- * other than is tried, so only many contradictions count. */
+/* In a graph, a record that has lost its beginning may begin where channels are further ahead of
+ * each other than is tried, so only many contradictions count. */
 static bool is_contradicted(const struct weft_program *program,
                             const struct weft_flight_record *record,
                             const struct contradiction *found) {

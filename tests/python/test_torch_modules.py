@@ -3,6 +3,8 @@
 import contextvars
 import copy
 import functools
+import pickle
+import random
 import subprocess
 import sys
 import threading
@@ -282,6 +284,34 @@ def test_inputs_that_a_module_begins_to_keep(schedule):
     assert all(torch.equal(got, want) for got, want in zip(kept[-M:], expected))
 
 
+class Adds(nn.Module):
+    """Its backward needs nothing that it saved, so a loop goes through it twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.position = nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x):
+        return x + self.position
+
+
+class LastWithGraph(Last):
+    def forward(self, x):
+        y = self.linear(x) if self.last is None else self.linear(x) + self.last
+        self.last = self.how(x)
+        return y
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBH1", "GPipe"])
+@pytest.mark.parametrize("how", [lambda x: x, lambda x: x.sum(0)])
+def test_inputs_that_a_module_keeps_with_their_graph(schedule, how):
+    torch.manual_seed(7)
+    modules = [Adds(), LastWithGraph(how)]
+    plain(modules, nn.MSELoss(), *batch())  # works
+    error = refused(modules, schedule, "stage 1 (LastWithGraph)", "took in another forward")
+    assert "detach()" in error.hint
+
+
 def test_inputs_that_are_kept_in_eval():
     modules, (x, y), kept = layers(3), batch(), []
     modules[1].register_forward_hook(lambda _, xs, __: kept.append(xs[0]))
@@ -353,6 +383,39 @@ def test_dropout(schedule, checkpointed):
         assert len(set(masks)) == 4 * M  # each of its own
         # A recomputation draws the same; a split backward needs two of them.
         assert all((masks.count(mask) > 1) == checkpointed for mask in masks)
+
+
+def forked(self, x):
+    """Draws with a seed of its own, and puts the generator back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(self.seed)
+        noise = torch.rand(x.shape[0], 4096)  # long enough for others to come between
+    return self.linear(x) * noise[:, :WIDTH]
+
+
+@BOTH
+def test_draws_that_put_the_generator_back(schedule):
+    modules, (x, y) = [Apply(forked) for _ in range(4)], batch()
+    for k, module in enumerate(modules):
+        module.seed = k
+    losses, gradients, _ = plain(modules, nn.MSELoss(), x, y)
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    for _ in range(20):
+        for module in modules:
+            module.zero_grad()
+        assert pipeline.step(x, y).losses == losses
+        same([weight.grad for weight in parameters_of(modules, None)], gradients)
+    assert torch.random.default_generator is torch.default_generator
+
+
+def test_draws_that_begin_and_put_the_generator_back():
+    modules, (x, y) = [*layers(1), Apply(lambda self, x: self.linear(x))], batch()
+    pipeline = weft_torch.Pipeline(modules, "1F1B", nn.MSELoss(), microbatches=M)
+    pipeline.step(x, y)
+    modules[1].function, modules[1].seed = forked, 3
+    with pytest.raises(weft.UsageError, match="random numbers were drawn"):
+        pipeline.step(x, y)
+    assert torch.random.default_generator is torch.default_generator
 
 
 def test_the_callers_generator():
@@ -469,6 +532,34 @@ def test_tie_grad_is_refused():
     table = weft.Table.named("1F1B", ranks=2, microbatches=M).lower(tie_grad=True)
     error = refused(layers(2), None, "TIE_GRAD", table=table)
     assert "tie_grad" in error.hint
+
+
+class Counts(nn.Module):
+    """Without weights, so stages may share it; what it keeps is another tensor each time."""
+
+    count = 0
+
+    def forward(self, x):
+        self.count += 1
+        self.table = torch.arange(x.shape[1]).cos()
+        return x * self.table
+
+
+@BOTH
+def test_a_module_of_several_stages_that_changes_its_attributes(schedule):
+    counts, (x, y) = Counts(), batch()
+    modules = [Apply(lambda self, x: torch.tanh(self.counts(self.linear(x)))) for _ in range(4)]
+    for module in modules:
+        module.counts = counts
+    losses, gradients, _ = plain(modules, nn.MSELoss(), x, y)
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    for step in range(1, 21):
+        for module in modules:
+            module.zero_grad()
+        assert pipeline.step(x, y).losses == losses
+        same([weight.grad for weight in parameters_of(modules, None)], gradients)
+        assert type(counts) is Counts and counts.count == step * 4 * M
+    assert pickle.loads(pickle.dumps(counts)).count == counts.count
 
 
 # ---- Wrappers ----
@@ -730,6 +821,86 @@ def test_gradients_by_hand(schedule, width):
         compare(modules, schedule, width=width, exact=False)
         return
     error = refused(modules, schedule, "stage 1 (Apply)", "by itself", data=batch(width))
+    assert "1F1B" in error.hint
+
+
+class Counted(torch.autograd.Function):
+    """Its backward counts, and gives more each time."""
+
+    @staticmethod
+    def forward(ctx, x, _):
+        ctx.count = 0
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.count += 1
+        return grad * 2 * ctx.count, None
+
+
+class Changed(torch.autograd.Function):
+    """Its backward changes what forward left for it."""
+
+    @staticmethod
+    def forward(ctx, x, _):
+        ctx.slope = torch.full_like(x, 2.0)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.slope.mul_(grad), None
+
+
+class Weighed(torch.autograd.Function):
+    """Its backward gives more for a weight each time."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        ctx.count = 0
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        ctx.count += 1
+        return grad @ weight, grad.t() @ x * ctx.count
+
+
+@BOTH
+@pytest.mark.parametrize("width", [WIDTH, LARGE])
+@pytest.mark.parametrize("function", [Counted, Changed, Weighed])
+def test_functions_that_give_something_else_the_second_time(schedule, width, function):
+    module = Apply(
+        lambda self, x: self.linear(function.apply(self.linear(x), self.linear.weight)), width
+    )
+    modules = [*layers(1, width), module, *layers(1, width)]
+    if schedule == "1F1B":
+        compare(modules, schedule, width=width, exact=False)
+        return
+    words = f"backward of {function.__name__} gives other gradients"
+    error = refused(modules, schedule, "stage 1 (Apply)", words, data=batch(width))
+    assert "1F1B" in error.hint
+
+
+def test_selective_checkpoint():
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    def choose(_, op, *args, **kwargs):
+        is_product = op == torch.ops.aten.addmm.default
+        return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def function(self, x):
+        return checkpoint(
+            lambda h: torch.tanh(self.linear(h)),
+            x,
+            use_reentrant=False,
+            context_fn=lambda: create_selective_checkpoint_contexts(choose),
+        )
+
+    modules = [*layers(1), Apply(function), *layers(1)]
+    compare(modules, "1F1B")
+    error = refused(modules, "ZBH1", "stage 1 (Apply)", kind=weft.StageError)
     assert "1F1B" in error.hint
 
 
@@ -1270,6 +1441,68 @@ def test_tables_outside_modules(schedule):
     same(found, gradients)
 
 
+@BOTH
+def test_hooks_of_all_modules_that_remember(schedule):
+    modules, (x, y), seen = layers(2), batch(), []
+    both = nn.modules.module
+    handles = [
+        both.register_module_forward_hook(lambda _, __, y: seen.append(y)),
+        both.register_module_forward_pre_hook(lambda _, xs: seen.append(xs[0])),
+    ]
+    try:
+        weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M).step(x, y)
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert len(seen) == 3 * 2 * M  # of the loss, too
+    assert all(type(tensor) is torch.Tensor for tensor in seen)
+
+
+OWN = random.Random(1)
+
+
+def test_generators_of_python_and_numpy():
+    """The run for shapes draws from none of them."""
+    numpy = pytest.importorskip("numpy")
+    own, old = numpy.random.default_rng(1), numpy.random.RandomState(1)
+    kinds = {
+        "python": (random.seed, lambda: random.random()),
+        "numpy": (numpy.random.seed, lambda: numpy.random.rand()),
+        "own": (OWN.seed, lambda: OWN.random()),
+        "state": (old.seed, lambda: old.rand()),
+        "generator": (
+            lambda seed: setattr(own.bit_generator, "state", numpy.random.PCG64(seed).state),
+            lambda: own.random(),
+        ),
+    }
+    x, y = batch()
+    for seed, draw in kinds.values():
+        modules = [*layers(1), Apply(lambda self, x, draw=draw: self.linear(x) * draw())]
+        seed(3)
+        losses, gradients, _ = plain(modules, nn.MSELoss(), x, y)
+        seed(3)
+        pipeline = weft_torch.Pipeline(modules, "1F1B", nn.MSELoss(), microbatches=M)
+        assert pipeline.step(x, y).losses == losses
+        same([weight.grad for weight in parameters_of(modules, None)], gradients)
+
+
+@BOTH
+def test_buffers_and_attributes_that_are_not_numbers(schedule):
+    def function(self, x):
+        self.mask = torch.full((2,), float("nan"))
+        return checkpoint(
+            lambda h: self.linear(h) * self.mask.isnan().all(), x, use_reentrant=False
+        )
+
+    modules = [*layers(1), Apply(function), *layers(1)]
+    modules[1].register_buffer("unset", torch.full((3,), float("nan")))
+    x, y = batch()
+    losses, gradients, _ = plain(modules, nn.MSELoss(), x, y)
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    assert pipeline.step(x, y).losses == losses
+    same([weight.grad for weight in parameters_of(modules, None)], gradients)
+
+
 class Locks(nn.Linear):
     def __init__(self):
         super().__init__(WIDTH, WIDTH)
@@ -1354,6 +1587,33 @@ def test_wrong_losses_and_batches():
     refused(layers(2), "1F1B", "target requires", data=(x.detach(), y.requires_grad_()))
     pipeline = weft_torch.Pipeline(layers(2), "1F1B", nn.MSELoss(), microbatches=M)
     assert len(pipeline.eval(x, y).losses) == M
+
+
+@BOTH
+def test_batches_and_targets_that_are_changed_in_place(schedule):
+    def loss_fn(output, target):
+        return functional.mse_loss(output, target.mul_(2))
+
+    modules, (x, y) = [nn.Sequential(nn.ReLU(inplace=True), *layers(1)), *layers(1)], batch()
+    losses, gradients, _ = plain(modules, loss_fn, x.clone(), y.clone())
+    found = weft_torch.Pipeline(modules, schedule, loss_fn, microbatches=M).step(x, y)
+    assert found.losses == losses
+    same([weight.grad for weight in parameters_of(modules, None)], gradients)
+    assert torch.equal(x, x.relu()) and torch.equal(y, batch()[1] * 2)
+
+
+def test_a_batch_that_a_stage_of_several_changes():
+    class Rectifies(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.relu_())
+
+    (x, y), graph = batch(), weft.Graph("0>2,1>2")
+    modules = [Rectifies(WIDTH, WIDTH), *layers(1), Join(*layers(1))]
+    pipeline = weft_torch.Pipeline(modules, "1F1B", nn.MSELoss(), graph=graph, microbatches=M)
+    with pytest.raises(weft.UsageError, match="stage 0 changes x in place") as caught:
+        pipeline.step(x - 1, y)
+    assert "clone()" in caught.value.hint
+    pipeline.step((x.clone(), x), y)
 
 
 def test_complex_tensors_between_stages():
