@@ -70,29 +70,27 @@ static enum weft_status fail(const struct machine *machine, const char *what) {
 
 /* ---- Bytes ---- */
 
-/* The next `count` bytes; NULL at the end of the file. */
-static const unsigned char *take_bytes(struct machine *machine, uint64_t count) {
+/* The next `count` bytes. */
+static enum weft_status take_bytes(struct machine *machine, uint64_t count,
+                                   const unsigned char **bytes) {
   if (count > machine->size - machine->at) {
-    return NULL;
+    return fail(machine, "the file ends in the middle of a value");
   }
-  const unsigned char *bytes = machine->data + machine->at;
+  *bytes = machine->data + machine->at;
   machine->at += (size_t)count;
-  return bytes;
+  return WEFT_OK;
 }
 
-/* A little-endian number of 1, 2, 4 or 8 bytes. */
-static bool take_number(struct machine *machine, unsigned bytes, uint64_t *number) {
+/* A little-endian number of at most 8 bytes. */
+static enum weft_status take_number(struct machine *machine, uint64_t bytes, uint64_t *number) {
+  const unsigned char *from = NULL;
   assert(bytes <= sizeof *number);
-  const unsigned char *from = take_bytes(machine, bytes);
+  WEFT_TRY(take_bytes(machine, bytes, &from));
   *number = 0;
-  for (unsigned k = 0; from != NULL && k < bytes; k++) {
+  for (uint64_t k = 0; k < bytes; k++) {
     *number |= (uint64_t)from[k] << (8 * k);
   }
-  return from != NULL;
-}
-
-static enum weft_status fail_end(const struct machine *machine) {
-  return fail(machine, "the file ends in the middle of a value");
+  return WEFT_OK;
 }
 
 /* ---- Stack ---- */
@@ -213,11 +211,9 @@ static enum weft_status add_items(struct machine *machine, enum weft_pickle_kind
 
 static enum weft_status read_text(struct machine *machine, unsigned size_bytes) {
   uint64_t count;
-  const unsigned char *text =
-      take_number(machine, size_bytes, &count) ? take_bytes(machine, count) : NULL;
-  if (text == NULL) {
-    return fail_end(machine);
-  }
+  const unsigned char *text = NULL;
+  WEFT_TRY(take_number(machine, size_bytes, &count));
+  WEFT_TRY(take_bytes(machine, count, &text));
   return push_new(
       machine, (struct weft_pickle_value){
                    .kind = WEFT_PICKLE_TEXT, .text = (const char *)text, .count = (size_t)count});
@@ -225,18 +221,12 @@ static enum weft_status read_text(struct machine *machine, unsigned size_bytes) 
 
 /* `bytes` of a two's complement number; more than 8 are more than any field has. */
 static enum weft_status read_integer(struct machine *machine, uint64_t bytes, bool is_signed) {
-  const unsigned char *from = take_bytes(machine, bytes);
-  uint64_t number = 0;
-  if (from == NULL) {
-    return fail_end(machine);
-  }
+  uint64_t number;
   if (bytes > sizeof number) {
     return fail(machine, "an integer of more than 8 bytes");
   }
-  for (uint64_t k = 0; k < bytes; k++) {
-    number |= (uint64_t)from[k] << (8 * k);
-  }
-  if (is_signed && bytes > 0 && bytes < sizeof number && from[bytes - 1] >= 0x80) {
+  WEFT_TRY(take_number(machine, bytes, &number));
+  if (is_signed && bytes > 0 && bytes < sizeof number && number >> (8 * bytes - 1) != 0) {
     number |= ~UINT64_C(0) << (8 * bytes);
   }
   return push_new(
@@ -245,16 +235,15 @@ static enum weft_status read_integer(struct machine *machine, uint64_t bytes, bo
 
 static enum weft_status read_long(struct machine *machine) {
   uint64_t bytes;
-  return take_number(machine, 1, &bytes) ? read_integer(machine, bytes, true) : fail_end(machine);
+  WEFT_TRY(take_number(machine, 1, &bytes));
+  return read_integer(machine, bytes, true);
 }
 
 static enum weft_status read_real(struct machine *machine) {
-  const unsigned char *from = take_bytes(machine, 8);
+  const unsigned char *from = NULL;
   uint64_t bits = 0;
   struct weft_pickle_value value = {.kind = WEFT_PICKLE_REAL};
-  if (from == NULL) {
-    return fail_end(machine);
-  }
+  WEFT_TRY(take_bytes(machine, sizeof bits, &from));
   for (unsigned k = 0; k < 8; k++) { /* big-endian, unlike all else */
     bits = bits << 8 | from[k];
   }
@@ -283,14 +272,13 @@ static enum weft_status put_value(struct machine *machine, uint64_t index) {
 
 static enum weft_status put_number(struct machine *machine, unsigned bytes) {
   uint64_t index;
-  return take_number(machine, bytes, &index) ? put_value(machine, index) : fail_end(machine);
+  WEFT_TRY(take_number(machine, bytes, &index));
+  return put_value(machine, index);
 }
 
 static enum weft_status get_value(struct machine *machine, unsigned bytes) {
   uint64_t index;
-  if (!take_number(machine, bytes, &index)) {
-    return fail_end(machine);
-  }
+  WEFT_TRY(take_number(machine, bytes, &index));
   if (index >= machine->memo.count || machine->memo.items[index] == NULL) {
     return fail(machine, "a value that was never remembered");
   }
@@ -301,9 +289,7 @@ static enum weft_status get_value(struct machine *machine, unsigned bytes) {
 
 static enum weft_status read_protocol(struct machine *machine) {
   uint64_t protocol;
-  if (!take_number(machine, 1, &protocol)) {
-    return fail_end(machine);
-  }
+  WEFT_TRY(take_number(machine, 1, &protocol));
   return protocol >= PROTOCOL_MIN && protocol <= PROTOCOL_MAX
              ? WEFT_OK
              : fail(machine, "a protocol other than 2 to 5");
@@ -330,7 +316,7 @@ static enum weft_status run_opcode(struct machine *machine, unsigned opcode) {
   uint64_t ignored;
   switch (opcode) {
     case OP_PROTO: return read_protocol(machine);
-    case OP_FRAME: return take_number(machine, 8, &ignored) ? WEFT_OK : fail_end(machine);
+    case OP_FRAME: return take_number(machine, 8, &ignored);
     case OP_MARK: return push(machine, NULL);
     case OP_POP: return pop(machine);
     case OP_NONE: return PUSH(.kind = WEFT_PICKLE_NONE);
@@ -377,14 +363,14 @@ enum weft_status weft_pickle_read(struct weft_arena *arena, const void *data, si
   }
   for (;;) {
     machine.opcode_at = machine.at;
-    const unsigned char *opcode = take_bytes(&machine, 1);
-    if (opcode == NULL) {
+    if (machine.at == size) {
       return fail(&machine, "the file ends before its value does");
     }
-    if (*opcode == OP_STOP) {
+    const unsigned opcode = machine.data[machine.at++];
+    if (opcode == OP_STOP) {
       break;
     }
-    WEFT_TRY(run_opcode(&machine, *opcode));
+    WEFT_TRY(run_opcode(&machine, opcode));
   }
   if (machine.stack.count != 1 || !has_values(&machine, 1)) {
     return fail(&machine, "the pickle does not end with one value");
