@@ -44,22 +44,8 @@ static size_t loss_numbers(const struct weft_batch_ends *ends, uint32_t microbat
   return (size_t)microbatches * (ends->loss_count + (ends->loss_count > 1));
 }
 
-static void free_losses(struct weft_batch_ends *ends) {
-  if (ends->losses == NULL) {
-    return;
-  }
-  if (has_streams(ends)) {
-    struct weft_device *device = ends->executor->options->device;
-    device->ops->free_host(device, ends->losses);
-  } else {
-    weft_array_free(ends->allocator, ends->losses, loss_numbers(ends, ends->loss_room),
-                    sizeof *ends->losses);
-  }
-  ends->losses = NULL;
-}
-
 void weft_batch_ends_finish(struct weft_batch_ends *ends) {
-  free_losses(ends);
+  weft_batch_memory_finish(&ends->loss_memory, ends->allocator);
   for (uint32_t k = 0; k < ends->count; k++) {
     struct weft_batch_end *end = &ends->items[k];
     weft_batch_in_finish(&end->inputs);
@@ -187,25 +173,18 @@ static enum weft_status split_batch(struct weft_batch_end *end, const struct wef
              : WEFT_OK;
 }
 
+/* On a device with streams in memory that it accesses, too. */
 static enum weft_status make_losses(struct weft_batch_ends *ends, uint32_t microbatches,
                                     struct weft_error *error) {
   struct weft_device *device = ends->executor->options->device;
-  const size_t count = loss_numbers(ends, microbatches);
-  if (microbatches > ends->loss_room && ends->loss_count > 0) {
-    double *losses = has_streams(ends)
-                         ? device->ops->allocate_host(device, count * sizeof *losses)
-                         : weft_array_allocate(ends->allocator, count, sizeof *losses);
-    if (losses == NULL) {
-      return weft_device_fail_allocation(has_streams(ends) ? device : NULL, count * sizeof *losses,
-                                         error);
-    }
-    free_losses(ends);
-    ends->losses = losses;
-    ends->loss_room = microbatches;
+  const size_t bytes = loss_numbers(ends, microbatches) * sizeof(double);
+  if (bytes == 0) {
+    return WEFT_OK;
   }
-  if (count > 0) {
-    memset(ends->losses, 0, count * sizeof *ends->losses);
-  }
+  WEFT_TRY(weft_batch_memory_reserve(&ends->loss_memory, ends->allocator, 0,
+                                     has_streams(ends) ? device->ops->pinned(device) : NULL, bytes,
+                                     error));
+  ends->losses = memset(ends->loss_memory.data, 0, bytes);
   return WEFT_OK;
 }
 

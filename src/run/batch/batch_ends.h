@@ -26,9 +26,8 @@ struct weft_batch_ends {
   uint32_t count;
   bool want_losses, want_outputs; /* in the step that runs */
   uint32_t loss_count;            /* of items */
-  double *losses;     /* [loss_count][microbatch], then their sums, if loss_count > 1; a device with
-                          streams accesses them */
-  uint32_t loss_room; /* microbatches */
+  struct weft_batch_memory loss_memory;
+  double *losses; /* there: [loss_count][microbatch], then their sums, if loss_count > 1 */
   struct weft_head_result *heads; /* [loss_count] */
 };
 

@@ -137,30 +137,16 @@ static enum weft_status plan_cut(const struct weft_tensor *tensor, const struct 
   return WEFT_OK;
 }
 
-/* Bytes of the copies of all chunks of a tensor, each aligned; chunks have two sizes. */
-static bool add_copies(const struct cut *cut, uint64_t *total) {
-  assert(cut->parts > 0);
-  const uint64_t sizes[2] = {(cut->length / cut->parts + 1) * cut->inner,
-                             cut->length / cut->parts * cut->inner};
-  const uint64_t counts[2] = {cut->length % cut->parts, cut->parts - cut->length % cut->parts};
-  for (int k = 0; k < 2 && is_copied(cut); k++) {
-    uint64_t bytes = 0;
-    uint64_t one = 0;
-    if (counts[k] > 0 &&
-        (!weft_multiply(sizes[k], cut->outer, &bytes) || !weft_batch_memory_add(&one, bytes) ||
-         !weft_multiply(one, counts[k], &bytes) || !weft_add(*total, bytes, total))) {
-      return false;
-    }
-  }
-  return true;
-}
-
+/* Memory for the copies of all chunks of a tensor, each aligned. */
 static enum weft_status reserve_copies(struct weft_batch_in *in, uint32_t number,
                                        const struct weft_tensor *tensor, const struct cut *cut,
                                        struct weft_error *error) {
   uint64_t bytes = 0;
-  if (!add_copies(cut, &bytes)) {
-    return weft_fail_memory(error, SIZE_MAX);
+  assert(cut->parts > 0);
+  for (uint32_t part = 0; is_copied(cut) && part < cut->parts; part++) {
+    if (!weft_batch_memory_add(&bytes, chunk_length(cut, part) * cut->inner * cut->outer)) {
+      return weft_fail_memory(error, SIZE_MAX);
+    }
   }
   return bytes == 0 ? WEFT_OK
                     : weft_batch_memory_reserve(&in->chunks[number], in->allocator, 0,
