@@ -164,13 +164,13 @@ void weft_buffer_pool_record_send(struct weft_buffer_pool *pool, struct weft_buf
   pool->taken--;
 }
 
-void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer **link) {
-  struct weft_buffer *buffer = *link;
+void weft_buffer_pool_end_send(struct weft_buffer_pool *pool) {
+  struct weft_buffer *buffer = pool->sends;
   assert(buffer->under_way);
   buffer->under_way = false;
-  *link = buffer->next;
-  if (pool->sends_end == &buffer->next) {
-    pool->sends_end = link;
+  pool->sends = buffer->next;
+  if (pool->sends == NULL) {
+    pool->sends_end = &pool->sends;
   }
   weft_buffer_pool_free(pool, buffer);
 }

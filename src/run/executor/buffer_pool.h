@@ -109,9 +109,9 @@ static inline void weft_buffer_pool_give(struct weft_buffer_pool *pool,
   pool->taken--;
 }
 
-/* Moves a buffer from taken to the list of sends; and from there to free. */
+/* Moves a buffer from taken to the list of sends; and the oldest from there to free. */
 void weft_buffer_pool_record_send(struct weft_buffer_pool *pool, struct weft_buffer *buffer);
-void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer **link);
+void weft_buffer_pool_end_send(struct weft_buffer_pool *pool);
 
 /* Views with the largest shapes, for a stage to fill. */
 void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_buffer_pool *pool);

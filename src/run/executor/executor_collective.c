@@ -8,15 +8,20 @@
 
 #include "run/executor/executor.h"
 
-/* What is wrong with a REDUCE_GRAD or a TIE_GRAD here; NULL: nothing. */
-static const char *gradient_fault(const struct weft_executor *executor,
-                                  const struct weft_action *action,
-                                  const struct weft_executor_stage *stage) {
+/* What is wrong with an action here; NULL: nothing. */
+static const char *fault_of(const struct weft_executor *executor, uint32_t op,
+                            const struct weft_executor_stage *stage) {
   const uint32_t last = stage->needs->last_backward;
+  if (op == WEFT_OP_UNSHARD) {
+    return stage->unsharded ? "the stage is unsharded already" : NULL;
+  }
+  if (op == WEFT_OP_RESHARD) {
+    return stage->unsharded ? NULL : "the stage is sharded already";
+  }
   if (stage->reduced) {
     return "the stage's gradients are reduced already";
   }
-  if (action->op == WEFT_OP_TIE_GRAD && stage->tied) {
+  if (op == WEFT_OP_TIE_GRAD && stage->tied) {
     return "the stage's gradients are tied already";
   }
   return last != WEFT_RECORD_NONE && executor->at < last ? "a backward of the stage follows it"
@@ -27,26 +32,17 @@ enum weft_status weft_executor_enqueue(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error) {
   struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   assert(stage != NULL && executor->collective_count < executor->collective_capacity);
-  if (action->op == WEFT_OP_UNSHARD && stage->unsharded) {
-    return weft_executor_fail_action(executor, action, "the stage is unsharded already", error);
+  const char *fault = fault_of(executor, action->op, stage);
+  if (fault != NULL) {
+    return weft_executor_fail_action(executor, action, fault, error);
   }
-  if (action->op == WEFT_OP_RESHARD && !stage->unsharded) {
-    return weft_executor_fail_action(executor, action, "the stage is sharded already", error);
-  }
-  if (action->op == WEFT_OP_REDUCE_GRAD || action->op == WEFT_OP_TIE_GRAD) {
-    const char *fault = gradient_fault(executor, action, stage);
-    if (fault != NULL) {
-      return weft_executor_fail_action(executor, action, fault, error);
-    }
-    stage->reduced = action->op == WEFT_OP_REDUCE_GRAD;
-    stage->tied = stage->tied || action->op == WEFT_OP_TIE_GRAD;
+  switch (action->op) {
+    case WEFT_OP_UNSHARD: stage->unsharded = true; break;
+    case WEFT_OP_RESHARD: stage->unsharded = false; break;
+    case WEFT_OP_REDUCE_GRAD: stage->reduced = true; break;
+    default: stage->tied = true;
   }
   executor->collectives[executor->collective_count++] = (uint32_t)executor->at;
-  if (action->op == WEFT_OP_UNSHARD) {
-    stage->unsharded = true;
-  } else if (action->op == WEFT_OP_RESHARD) {
-    stage->unsharded = false;
-  }
   const enum weft_status status = weft_executor_poll_collectives(executor, error);
   return status < 0 ? status : WEFT_OK;
 }

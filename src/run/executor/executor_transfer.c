@@ -111,7 +111,7 @@ enum weft_status weft_executor_collect(struct weft_executor *executor,
       return status < 0 ? status : WEFT_OK;
     }
     end_transfer(executor, buffer);
-    weft_buffer_pool_end_send(pool, &pool->sends);
+    weft_buffer_pool_end_send(pool);
   }
   return WEFT_OK;
 }
