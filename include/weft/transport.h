@@ -203,8 +203,8 @@ struct weft_collective {
 struct weft_group;
 
 struct weft_group_ops {
-  /* NULL is fine. No collective may be in flight, unless the world has failed: it is abandoned
-   * then, and its memory belongs to the caller again. */
+  /* No collective may be in flight, unless the world has failed: it is abandoned then, and its
+   * memory belongs to the caller again. */
   void (*destroy)(struct weft_group *group);
   /* Starts a collective; it never waits for the others, except for what they have yet to do of
    * hundreds that were enqueued before. Members start the same ones in the same order; several

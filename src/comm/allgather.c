@@ -7,6 +7,8 @@
 #include <weft/comm.h>
 #include <weft/support.h>
 
+#include "comm/rank_status.h"
+
 enum {
   REFRESH_NS = 500 * 1000 * 1000, /* for the statuses of other ranks */
   STACK_RANKS = 32                /* up to that many no memory is allocated */
@@ -21,8 +23,8 @@ uint32_t weft_missing_rank(struct weft_transport *transport, bool *stopped) {
   }
   for (uint32_t r = transport->rank_count; r-- > 0;) {
     const struct weft_rank_status *status = ops->rank_status(transport, r);
-    const uint32_t phase = __atomic_load_n(&status->phase, __ATOMIC_RELAXED);
-    *stopped = (__atomic_load_n(&status->flags, __ATOMIC_RELAXED) & WEFT_RANK_STOPPED) != 0;
+    const uint32_t phase = WEFT_STATUS_LOAD(status->phase);
+    *stopped = (WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_STOPPED) != 0;
     if (*stopped) {
       return r;
     }

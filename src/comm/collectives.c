@@ -388,9 +388,6 @@ static void leave_group(struct group *group) {
 
 static void group_destroy(struct weft_group *base) {
   struct group *group = (struct group *)base;
-  if (group == NULL) {
-    return;
-  }
   if (group->queue.first != NULL) {
     abandon_group(group);
     wake_others(group);

@@ -102,8 +102,8 @@ enum weft_status weft_comm_open(const struct weft_allocator *allocator, const ch
   }
   options = options != NULL ? options : &defaults;
   WEFT_TRY(check_options(options, error));
-  WEFT_TRY(
-      kind->open(allocator != NULL ? allocator : weft_allocator_default(), options, out, error));
+  allocator = allocator != NULL ? allocator : weft_allocator_default();
+  WEFT_TRY(kind->open(kind, allocator, options, out, error));
   assert(strcmp((*out)->kind->info.name, name) == 0);
   return WEFT_OK;
 }
@@ -130,13 +130,12 @@ struct weft_transport *weft_comm_endpoint(struct weft_comm *comm, uint32_t rank)
   if (comm->kind->endpoint != NULL) {
     return comm->kind->endpoint(comm, rank);
   }
-  struct weft_transport *local = comm->kind->local(comm);
-  return local->rank == rank ? local : NULL;
+  return comm->local->rank == rank ? comm->local : NULL;
 }
 
 struct weft_transport *weft_comm_local(struct weft_comm *comm) {
   assert(comm != NULL);
-  return comm->kind->local != NULL ? comm->kind->local(comm) : comm->kind->endpoint(comm, 0);
+  return comm->local != NULL ? comm->local : comm->kind->endpoint(comm, 0);
 }
 
 struct weft_failure weft_comm_rank_failure(uint32_t rank, enum weft_status status,

@@ -10,14 +10,15 @@ typedef enum weft_status weft_rank_main(void *context, struct weft_transport *tr
 
 struct weft_comm_kind {
   struct weft_comm_info info;
-  /* As the functions of weft/comm.h; `allocator` and `options` are never NULL. */
-  enum weft_status (*open)(const struct weft_allocator *allocator,
+  bool one_thread; /* of the world of threads: one thread drives all ranks */
+  /* As the functions of weft/comm.h; `allocator` and `options` are never NULL. The world is of
+   * `kind`, which is this one. */
+  enum weft_status (*open)(const struct weft_comm_kind *kind,
+                           const struct weft_allocator *allocator,
                            const struct weft_comm_options *options, struct weft_comm **out,
                            struct weft_error *error);
   void (*close)(struct weft_comm *comm);
   void (*disconnect)(struct weft_comm *comm); /* NULL: it uses no devices */
-  /* With a process per rank: this one's endpoint; else NULL. */
-  struct weft_transport *(*local)(struct weft_comm *comm);
   /* With all ranks in this process: a rank's endpoint, or NULL, there is no such rank; else NULL. */
   struct weft_transport *(*endpoint)(struct weft_comm *comm, uint32_t rank);
   /* `endpoints` (NULL: the world's own) are what the ranks are given: tests wrap them. NULL with a
@@ -39,7 +40,8 @@ struct weft_comm_kind {
 /* Base of every world: put it first. */
 struct weft_comm {
   const struct weft_comm_kind *kind;
-  uint32_t stuck_ranks; /* whose threads run on: nothing may be freed */
+  struct weft_transport *local; /* with a process per rank: this one's endpoint; else NULL */
+  uint32_t stuck_ranks;         /* whose threads run on: nothing may be freed */
 };
 
 /* weft_comm_run(), with such endpoints. */

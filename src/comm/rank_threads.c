@@ -6,10 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <weft/ir.h>
 #include <weft/support.h>
 
+#include "comm/rank_status.h"
 #include "comm/step_barrier.h"
 
 enum { WATCH_NS = 100 * 1000 * 1000, NS_PER_S = 1000000000 };
@@ -60,14 +62,14 @@ bool weft_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, int64
 /* ---- A rank ---- */
 
 static void fail_world(const struct weft_rank_threads *run, const struct weft_failure *failure) {
-  struct weft_transport *first = weft_comm_endpoint(run->comm, 0);
+  struct weft_transport *first = weft_comm_endpoint(run->world->comm, 0);
   first->ops->fail(first, failure);
 }
 
 static void end_rank(struct rank_thread *self) {
   struct rank_threads *threads = self->threads;
   if (threads->run.end != NULL) {
-    threads->run.end(threads->run.comm, self->rank);
+    threads->run.end(threads->run.world->comm, self->rank);
   }
   pthread_mutex_lock(&threads->lock);
   self->returned = true;
@@ -96,7 +98,7 @@ static void *run_rank(void *argument) {
   const bool runs = self->threads->all_started;
   pthread_mutex_unlock(&self->threads->lock);
   if (run->begin != NULL) {
-    run->begin(run->comm, self->rank);
+    run->begin(run->world->comm, self->rank);
   }
   pthread_cleanup_push(rank_vanished, self);
   const enum weft_status status =
@@ -152,10 +154,9 @@ static void start_ranks(struct rank_threads *threads) {
 /* Whether a rank is in the same call of a function as long as it may be. */
 static bool is_stuck(struct rank_thread *rank, int64_t elapsed) {
   const struct weft_rank_status *status = &rank->threads->run.world->ranks[rank->rank].status;
-  const uint64_t calls = __atomic_load_n(&status->calls, __ATOMIC_RELAXED);
-  const int64_t limit = rank->threads->run.takes_turns
-                            ? rank->threads->run.stage_limit_ns
-                            : __atomic_load_n(&status->stall_limit, __ATOMIC_RELAXED);
+  const uint64_t calls = WEFT_STATUS_LOAD(status->calls);
+  const int64_t limit = rank->threads->run.takes_turns ? rank->threads->run.stage_limit_ns
+                                                       : WEFT_STATUS_LOAD(status->stall_limit);
   const bool is_same = calls % 2 == 1 && calls == rank->calls;
   rank->calls = calls;
   rank->inside_ns = is_same ? rank->inside_ns + elapsed : 0;
@@ -164,14 +165,13 @@ static bool is_stuck(struct rank_thread *rank, int64_t elapsed) {
 
 /* "1F3 (stage 1, microbatch 3)" */
 static void name_call(const struct weft_rank_status *status, char *out, size_t size) {
-  struct weft_action action;
   char text[64];
-  uint64_t packed = __atomic_load_n(&status->wants, __ATOMIC_RELAXED); /* a collective */
-  if (packed == 0 || __atomic_load_n(&status->phase, __ATOMIC_RELAXED) != WEFT_PHASE_COMPUTE) {
-    packed = __atomic_load_n(&status->action, __ATOMIC_RELAXED);
-  }
-  memcpy(&action, &packed, sizeof action);
-  if (action.op == WEFT_OP_IDLE || action.op >= WEFT_OP_COUNT) {
+  const struct weft_action wants = weft_action_unpack(WEFT_STATUS_LOAD(status->wants));
+  const bool collects =
+      wants.op != WEFT_OP_IDLE && WEFT_STATUS_LOAD(status->phase) == WEFT_PHASE_COMPUTE;
+  const struct weft_action action =
+      collects ? wants : weft_action_unpack(WEFT_STATUS_LOAD(status->action));
+  if (action.op == WEFT_OP_IDLE) {
     (void)snprintf(out, size, "zero_grad, prepare or the program source");
   } else if (action.op == WEFT_OP_OVERLAP_F_B) {
     (void)snprintf(out, size, "%s", weft_op_info((enum weft_op)action.op)->text);
@@ -191,9 +191,8 @@ static void fail_stuck(const struct rank_thread *rank) {
   const struct weft_rank_status *status = &run->world->ranks[rank->rank].status;
   char call[128], gpu[40] = "";
   name_call(status, call, sizeof call);
-  if ((__atomic_load_n(&status->flags, __ATOMIC_RELAXED) & WEFT_RANK_HAS_GPU) != 0) {
-    (void)snprintf(gpu, sizeof gpu, " with GPU %" PRIu64,
-                   __atomic_load_n(&status->gpu, __ATOMIC_RELAXED));
+  if ((WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_HAS_GPU) != 0) {
+    (void)snprintf(gpu, sizeof gpu, " with GPU %" PRIu64, WEFT_STATUS_LOAD(status->gpu));
   }
   (void)weft_fail(&failure.error, WEFT_ERR_STALLED,
                   "look at that function of the stage; if it only takes long, a larger stall limit "
@@ -201,6 +200,12 @@ static void fail_stuck(const struct rank_thread *rank) {
                   "rank %" PRIu32 "%s has been in %s for %.1f s and does not return", rank->rank,
                   gpu, call, (double)rank->inside_ns / 1e9);
   fail_world(run, &failure);
+}
+
+void weft_rank_status_stop(const struct weft_rank_status *status) {
+  while ((WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_LEFT_BEHIND) != 0) {
+    (void)pause();
+  }
 }
 
 /* It is not waited for any more. Where ranks take turns, it has the turn, and the others wait for
@@ -218,7 +223,7 @@ static void leave_behind(struct rank_threads *threads, uint32_t stuck) {
                               __ATOMIC_SEQ_CST);
       rank->left = true;
       threads->running--;
-      threads->run.comm->stuck_ranks++;
+      threads->run.world->comm->stuck_ranks++;
     }
   }
 }
@@ -259,7 +264,7 @@ static void finish_ranks(struct rank_threads *threads) {
       (void)pthread_join(rank->thread, NULL);
     }
   }
-  if (threads->run.comm->stuck_ranks == 0) {
+  if (threads->run.world->comm->stuck_ranks == 0) {
     pthread_cond_destroy(&threads->ended);
     pthread_mutex_destroy(&threads->lock);
     weft_array_free(threads->run.world->allocator, threads,
@@ -269,7 +274,7 @@ static void finish_ranks(struct rank_threads *threads) {
 
 enum weft_status weft_rank_threads_run(const struct weft_rank_threads *run,
                                        struct weft_error *error) {
-  assert(run->world != NULL && run->rank_main != NULL && run->comm != NULL);
+  assert(run->world != NULL && run->rank_main != NULL && run->world->comm != NULL);
   const uint32_t count = run->world->rank_count;
   const size_t size = sizeof(struct rank_threads) + count * sizeof(struct rank_thread);
   struct rank_threads *threads = weft_array_allocate_zero(run->world->allocator, size, 1);
@@ -284,7 +289,7 @@ enum weft_status weft_rank_threads_run(const struct weft_rank_threads *run,
     threads->ranks[r].threads = threads;
     threads->ranks[r].rank = r;
     threads->ranks[r].transport =
-        run->endpoints != NULL ? run->endpoints[r] : weft_comm_endpoint(run->comm, r);
+        run->endpoints != NULL ? run->endpoints[r] : weft_comm_endpoint(run->world->comm, r);
   }
   int before;
   (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* the ranks use `run` */

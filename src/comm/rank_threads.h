@@ -14,8 +14,8 @@ struct weft_step_barrier;
 struct weft_rank_threads {
   struct weft_world *world;
   struct weft_step_barrier *barrier;       /* where one thread may lead all ranks; or NULL */
-  struct weft_comm *comm;                  /* whose endpoints the ranks are given, */
-  struct weft_transport *const *endpoints; /* unless these: [rank_count] */
+  struct weft_transport *const *endpoints; /* [rank_count] that the ranks are given; NULL: the
+                                              world's own */
   weft_rank_main *rank_main;
   void *context;
   /* Called in the rank's thread before and after rank_main; may be NULL. end() is also called

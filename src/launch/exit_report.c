@@ -2,11 +2,11 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <weft/ir.h>
 #include <weft/support.h>
 
+#include "comm/rank_status.h"
 #include "launch/supervisor.h"
 
 /* In larger jobs only ranks that have to do with the failure say what they were doing. */
@@ -16,7 +16,7 @@ enum { ACTIVITIES_MAX = 32 };
 static uint32_t reporter_of(struct weft_transport *transport, uint32_t culprit) {
   for (uint32_t r = 0; r < transport->rank_count; r++) {
     const struct weft_rank_status *status = transport->ops->rank_status(transport, r);
-    const uint64_t flags = __atomic_load_n(&status->flags, __ATOMIC_RELAXED);
+    const uint64_t flags = WEFT_STATUS_LOAD(status->flags);
     if (r != culprit && (flags & (WEFT_RANK_STOPPED | WEFT_RANK_DEAD)) == 0) {
       return r;
     }
@@ -48,25 +48,18 @@ static const char *phase_name(uint32_t phase) {
   return phase < WEFT_PHASE_COUNT ? names[phase] : "ended";
 }
 
-static struct weft_action unpack(const uint64_t *from) {
-  struct weft_action action;
-  const uint64_t packed = __atomic_load_n(from, __ATOMIC_RELAXED);
-  memcpy(&action, &packed, sizeof action);
-  return action;
-}
-
 /* "waiting for a message at 2F1", "waiting for its 1REDUCE_GRAD"; without the action where it is
  * not known. */
 static const char *activity_of(const struct weft_rank_status *status, char buffer[128]) {
-  const uint32_t phase = __atomic_load_n(&status->phase, __ATOMIC_RELAXED);
-  const struct weft_action action = unpack(&status->action), wants = unpack(&status->wants);
+  const uint32_t phase = WEFT_STATUS_LOAD(status->phase);
+  const struct weft_action action = weft_action_unpack(WEFT_STATUS_LOAD(status->action));
+  const struct weft_action wants = weft_action_unpack(WEFT_STATUS_LOAD(status->wants));
   char cell[64] = "";
-  if (phase == WEFT_PHASE_COMPUTE && wants.op < WEFT_OP_COUNT &&
-      weft_op_info(wants.op)->kind == WEFT_KIND_SHARD) { /* a collective; members are missing */
+  if (phase == WEFT_PHASE_COMPUTE && weft_op_in(wants.op, WEFT_OPS_SHARD)) {
+    /* a collective; members are missing */
     (void)snprintf(buffer, 128, "waiting for its %s",
                    weft_action_format(&wants, cell, sizeof cell));
-  } else if (action.op != WEFT_OP_IDLE && action.op < WEFT_OP_COUNT &&
-             action.op != WEFT_OP_OVERLAP_F_B) {
+  } else if (action.op != WEFT_OP_IDLE && action.op != WEFT_OP_OVERLAP_F_B) {
     (void)snprintf(buffer, 128, "%s at %s", phase_name(phase),
                    weft_action_format(&action, cell, sizeof cell));
   } else {
@@ -84,14 +77,12 @@ void weft_launch_add_last_activity(struct weft_transport *transport, struct weft
     return;
   }
   const struct weft_rank_status *status = transport->ops->rank_status(transport, failure.rank);
-  const uint64_t flags = __atomic_load_n(&status->flags, __ATOMIC_RELAXED);
-  const uint64_t step = __atomic_load_n(&status->step, __ATOMIC_RELAXED);
+  const uint64_t flags = WEFT_STATUS_LOAD(status->flags), step = WEFT_STATUS_LOAD(status->step);
   if ((flags & WEFT_RANK_DEAD) == 0 || (step == 0 && (flags & WEFT_RANK_HAS_GPU) == 0)) {
     return;
   }
   if ((flags & WEFT_RANK_HAS_GPU) != 0) {
-    (void)snprintf(gpu, sizeof gpu, ", with GPU %" PRIu64,
-                   __atomic_load_n(&status->gpu, __ATOMIC_RELAXED));
+    (void)snprintf(gpu, sizeof gpu, ", with GPU %" PRIu64, WEFT_STATUS_LOAD(status->gpu));
   }
   (void)weft_fail(error, error->status, error->hint,
                   "%s; rank %" PRIu32 " was %s in step %" PRIu64 "%s", error->message, failure.rank,

@@ -5,11 +5,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <weft/launch.h>
 #include <weft/support.h>
+
+#include "comm/rank_threads.h"
 
 static const struct {
   int number;
@@ -83,7 +84,7 @@ bool weft_launch_is_interrupted(void *context) {
 
 /* ---- The thread that polls for it ---- */
 
-enum { POLL_NS = 20 * 1000 * 1000, SECOND_NS = 1000 * 1000 * 1000 };
+enum { POLL_NS = 20 * 1000 * 1000 };
 
 struct weft_launch_watch {
   struct weft_transport *transport;
@@ -95,13 +96,9 @@ struct weft_launch_watch {
 
 static void *watch_signals(void *context) {
   struct weft_launch_watch *watch = context;
-  struct timespec at;
   (void)pthread_mutex_lock(&watch->lock);
   while (!watch->over && weft_launch_signal() == 0) {
-    (void)clock_gettime(CLOCK_REALTIME, &at);
-    at.tv_sec += (at.tv_nsec + POLL_NS) / SECOND_NS;
-    at.tv_nsec = (at.tv_nsec + POLL_NS) % SECOND_NS;
-    (void)pthread_cond_timedwait(&watch->changed, &watch->lock, &at);
+    (void)weft_condition_wait(&watch->changed, &watch->lock, weft_clock_ns() + POLL_NS);
   }
   (void)pthread_mutex_unlock(&watch->lock);
   if (weft_launch_signal() != 0) {
@@ -128,7 +125,7 @@ struct weft_launch_watch *weft_launch_watch_begin(struct weft_transport *transpo
   }
   watch->transport = transport;
   (void)pthread_mutex_init(&watch->lock, NULL);
-  (void)pthread_cond_init(&watch->changed, NULL);
+  (void)weft_condition_init(&watch->changed);
   if (pthread_create(&watch->thread, NULL, watch_signals, watch) != 0) {
     free_watch(watch);
     return NULL;

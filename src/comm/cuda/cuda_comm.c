@@ -5,15 +5,10 @@
  * arrive at a barrier in weft_pipeline_step(), and the last one runs the step of all of them. */
 #include "comm/threads/threads.h"
 
-static enum weft_status open_comm(const struct weft_allocator *allocator,
-                                  const struct weft_comm_options *options, struct weft_comm **out,
-                                  struct weft_error *error) {
-  return weft_threads_open(allocator, options, &weft_cuda_kind, true, out, error);
-}
-
 const struct weft_comm_kind weft_cuda_kind = {
     .info = {.name = "cuda", .gpus = true, .gpus_only = true},
-    .open = open_comm,
+    .one_thread = true,
+    .open = weft_threads_open,
     .close = weft_threads_close,
     .endpoint = weft_threads_endpoint,
     .run = weft_threads_run,

@@ -340,14 +340,15 @@ static void close_comm(struct weft_comm *comm) {
   weft_array_free(world->allocator, world, 1, sizeof *world);
 }
 
-static enum weft_status open_comm(const struct weft_allocator *allocator,
+static enum weft_status open_comm(const struct weft_comm_kind *kind,
+                                  const struct weft_allocator *allocator,
                                   const struct weft_comm_options *options, struct weft_comm **out,
                                   struct weft_error *error) {
   struct weft_loopback *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
   if (world == NULL) {
     return weft_fail_memory(error, sizeof *world);
   }
-  world->comm.kind = &weft_loopback_kind;
+  world->comm.kind = kind;
   world->allocator = allocator;
   world->options = *options;
   world->random.state = options->seed;

@@ -8,9 +8,9 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include "comm/loopback/loopback.h"
+#include "comm/rank_status.h"
 #include "comm/rank_threads.h"
 
 enum { RANKS_LISTED = 6 }; /* in the report of a deadlock */
@@ -35,8 +35,7 @@ static void list_waits(const struct weft_loopback *world, char *out, size_t size
   out[0] = '\0';
   for (uint32_t r = 0; r < world->shared.rank_count; r++) {
     char peer[48] = "";
-    const uint32_t waits_for =
-        __atomic_load_n(&world->shared.ranks[r].status.peer, __ATOMIC_RELAXED);
+    const uint32_t waits_for = WEFT_STATUS_LOAD(world->shared.ranks[r].status.peer);
     if (world->run->turns[r].returned) {
       continue;
     }
@@ -102,18 +101,10 @@ static void await_turn(struct weft_loopback_run *run, uint32_t rank) {
   (void)pthread_setcancelstate(before, NULL);
 }
 
-/* weft_comm_run() has returned without this rank: nobody may run any more. */
-static void stop_if_left(struct weft_loopback *world, uint32_t rank) {
-  const struct weft_rank_status *status = &world->shared.ranks[rank].status;
-  while ((__atomic_load_n(&status->flags, __ATOMIC_SEQ_CST) & WEFT_RANK_LEFT_BEHIND) != 0) {
-    (void)pause();
-  }
-}
-
 enum weft_status weft_loopback_yield(struct weft_loopback *world, uint32_t rank,
                                      struct weft_error *error) {
   assert(world->run != NULL && !world->run->turns[rank].returned);
-  stop_if_left(world, rank);
+  weft_rank_status_stop(&world->shared.ranks[rank].status);
   const uint32_t next = choose_next(world);
   if (next != rank) {
     give_turn(world->run, next);
@@ -135,7 +126,7 @@ static void begin_rank(struct weft_comm *comm, uint32_t rank) {
 /* When a thread could not be started, the caller ends those that are not there, rank 0 last. */
 static void end_rank(struct weft_comm *comm, uint32_t rank) {
   struct weft_loopback *world = weft_loopback_of(comm);
-  stop_if_left(world, rank);
+  weft_rank_status_stop(&world->shared.ranks[rank].status);
   world->run->turns[rank].returned = true;
   world->run->running--;
   if (world->run->begun || rank == 0) {
@@ -165,7 +156,6 @@ enum weft_status weft_loopback_run(struct weft_comm *comm, struct weft_transport
   struct weft_loopback *world = weft_loopback_of(comm);
   const uint32_t count = world->shared.rank_count;
   const struct weft_rank_threads threads = {.world = &world->shared,
-                                            .comm = comm,
                                             .endpoints = endpoints,
                                             .rank_main = rank_main,
                                             .context = context,

@@ -269,14 +269,16 @@ static enum weft_status check_rank_count(struct weft_comm *comm,
   return WEFT_OK;
 }
 
-static enum weft_status open_comm(const struct weft_allocator *allocator,
+static enum weft_status open_comm(const struct weft_comm_kind *kind,
+                                  const struct weft_allocator *allocator,
                                   const struct weft_comm_options *options, struct weft_comm **out,
                                   struct weft_error *error) {
   const struct weft_mpi_driver *driver = NULL;
   struct weft_comm *comm = NULL;
+  (void)kind; /* its worlds are of the driver's */
   WEFT_TRY(choose_driver(options->implementation, &driver, error));
   assert(driver != NULL);
-  WEFT_TRY(driver->kind->open(allocator, options, &comm, error));
+  WEFT_TRY(driver->kind->open(driver->kind, allocator, options, &comm, error));
   const enum weft_status status = check_rank_count(comm, options, error);
   if (status < 0) {
     weft_comm_close(comm);
@@ -286,5 +288,4 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
   return WEFT_OK;
 }
 
-/* Its worlds are of the driver's kind. */
 const struct weft_comm_kind weft_mpi_kind = {.info = WEFT_MPI_INFO, .open = open_comm};

@@ -21,6 +21,7 @@
 #include <weft/support.h>
 
 #include "comm/nccl/nccl_world.h"
+#include "comm/rank_status.h"
 
 enum {
   ID_BYTES = sizeof(ncclUniqueId),
@@ -36,7 +37,7 @@ enum {
 int64_t weft_nccl_limit(struct weft_nccl_world *world) {
   const struct weft_rank_status *status =
       world->inner->ops->rank_status(world->inner, world->transport.rank);
-  const int64_t limit = __atomic_load_n(&status->stall_limit, __ATOMIC_RELAXED);
+  const int64_t limit = WEFT_STATUS_LOAD(status->stall_limit);
   return limit > 0 ? world->inner->ops->now(world->inner) + limit : WEFT_TIME_NEVER;
 }
 

@@ -71,7 +71,8 @@ static uint64_t piece_of(const struct weft_comm_options *options) {
   return bytes > 0 ? bytes : WEFT_NCCL_PIECE;
 }
 
-static enum weft_status make_world(const struct weft_allocator *allocator,
+static enum weft_status make_world(const struct weft_comm_kind *kind,
+                                   const struct weft_allocator *allocator,
                                    const struct weft_comm_options *options,
                                    const struct weft_nccl_api *nccl, struct weft_comm *mpi,
                                    struct weft_comm **out, struct weft_error *error) {
@@ -79,7 +80,7 @@ static enum weft_status make_world(const struct weft_allocator *allocator,
   if (world == NULL) {
     return weft_fail_memory(error, sizeof *world);
   }
-  world->comm.kind = &weft_nccl_kind;
+  world->comm = (struct weft_comm){.kind = kind, .local = &world->transport};
   world->mpi = mpi;
   world->inner = weft_comm_local(mpi);
   world->allocator = allocator;
@@ -98,14 +99,15 @@ static enum weft_status make_world(const struct weft_allocator *allocator,
 }
 
 /* NCCL first: without it nobody should start MPI. */
-static enum weft_status open_comm(const struct weft_allocator *allocator,
+static enum weft_status open_comm(const struct weft_comm_kind *kind,
+                                  const struct weft_allocator *allocator,
                                   const struct weft_comm_options *options, struct weft_comm **out,
                                   struct weft_error *error) {
   const struct weft_nccl_api *nccl = NULL;
   struct weft_comm *mpi = NULL;
   WEFT_TRY(weft_nccl_api_load(&nccl, error));
   WEFT_TRY(weft_comm_open(allocator, "mpi", options, &mpi, error));
-  const enum weft_status status = make_world(allocator, options, nccl, mpi, out, error);
+  const enum weft_status status = make_world(kind, allocator, options, nccl, mpi, out, error);
   if (status < 0) {
     weft_comm_close(mpi);
   }
@@ -158,10 +160,6 @@ static void close_comm(struct weft_comm *comm) {
   weft_comm_close(mpi);
 }
 
-static struct weft_transport *comm_local(struct weft_comm *comm) {
-  return &world_of(comm)->transport;
-}
-
 static void abandon_comm(struct weft_comm *comm, int exit_status) {
   struct weft_nccl_world *world = world_of(comm);
   (void)weft_nccl_abort(world);
@@ -184,7 +182,6 @@ const struct weft_comm_kind weft_nccl_kind = {
     .open = open_comm,
     .close = close_comm,
     .disconnect = disconnect,
-    .local = comm_local,
     .abandon = abandon_comm,
     .library_version = weft_nccl_version,
     .facts = comm_facts,

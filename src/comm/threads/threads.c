@@ -114,7 +114,7 @@ static void endpoint_fail(struct weft_transport *transport, const struct weft_fa
   struct weft_threads *threads = ((struct weft_endpoint *)transport)->threads;
   if (weft_world_fail(&threads->world, failure)) {
     weft_world_wake_all(&threads->world);
-    if (threads->one_process) {
+    if (threads->has_barrier) {
       weft_step_barrier_wake(&threads->barrier);
     }
   }
@@ -191,17 +191,17 @@ void weft_threads_close(struct weft_comm *comm) {
     pthread_mutex_destroy(&threads->endpoints[r].lock);
     pthread_cond_destroy(&threads->endpoints[r].wake);
   }
-  if (threads->one_process) {
+  if (threads->has_barrier) {
     weft_step_barrier_finish(&threads->barrier);
   }
   weft_world_finish(&threads->world);
   weft_array_free(threads->allocator, threads, 1, sizeof *threads);
 }
 
-enum weft_status weft_threads_open(const struct weft_allocator *allocator,
-                                   const struct weft_comm_options *options,
-                                   const struct weft_comm_kind *kind, bool one_process,
-                                   struct weft_comm **out, struct weft_error *error) {
+enum weft_status weft_threads_open(const struct weft_comm_kind *kind,
+                                   const struct weft_allocator *allocator,
+                                   const struct weft_comm_options *options, struct weft_comm **out,
+                                   struct weft_error *error) {
   assert(kind != NULL && options != NULL && out != NULL);
   struct weft_threads *threads = weft_array_allocate_zero(allocator, 1, sizeof *threads);
   if (threads == NULL) {
@@ -210,7 +210,7 @@ enum weft_status weft_threads_open(const struct weft_allocator *allocator,
   threads->comm.kind = kind;
   threads->ops = endpoint_ops;
   threads->ops.name = kind->info.name;
-  if (one_process) {
+  if (kind->one_thread) {
     threads->ops.step_barrier = endpoint_step_barrier;
     threads->ops.set_undriven = endpoint_set_undriven;
   }
@@ -222,12 +222,13 @@ enum weft_status weft_threads_open(const struct weft_allocator *allocator,
     weft_array_free(allocator, threads, 1, sizeof *threads);
     return status;
   }
-  if (one_process && !weft_step_barrier_init(&threads->barrier, &threads->world, threads->spins)) {
+  if (kind->one_thread &&
+      !weft_step_barrier_init(&threads->barrier, &threads->world, threads->spins)) {
     weft_world_finish(&threads->world);
     weft_array_free(allocator, threads, 1, sizeof *threads);
     return weft_fail_memory(error, options->rank_count * sizeof(void *));
   }
-  threads->one_process = one_process;
+  threads->has_barrier = kind->one_thread;
   status = init_endpoints(threads, error);
   if (status != WEFT_OK) {
     weft_threads_close(&threads->comm);
@@ -247,23 +248,16 @@ enum weft_status weft_threads_run(struct weft_comm *comm, struct weft_transport 
                                   struct weft_error *error) {
   struct weft_threads *threads = threads_of(comm);
   const struct weft_rank_threads run = {.world = &threads->world,
-                                        .barrier = threads->one_process ? &threads->barrier : NULL,
-                                        .comm = comm,
+                                        .barrier = threads->has_barrier ? &threads->barrier : NULL,
                                         .endpoints = endpoints,
                                         .rank_main = rank_main,
                                         .context = context};
   return weft_rank_threads_run(&run, error);
 }
 
-static enum weft_status open_comm(const struct weft_allocator *allocator,
-                                  const struct weft_comm_options *options, struct weft_comm **out,
-                                  struct weft_error *error) {
-  return weft_threads_open(allocator, options, &weft_threads_kind, false, out, error);
-}
-
 const struct weft_comm_kind weft_threads_kind = {
     .info = {.name = "threads"},
-    .open = open_comm,
+    .open = weft_threads_open,
     .close = weft_threads_close,
     .endpoint = weft_threads_endpoint,
     .run = weft_threads_run,

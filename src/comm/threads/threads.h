@@ -95,7 +95,7 @@ struct weft_threads {
   struct weft_endpoint *endpoints; /* [rank_count] */
   uint32_t endpoint_count;         /* whose lock and condition exist */
   bool spins;                      /* every rank can have a core: waiting may spin */
-  bool one_process;                /* one thread drives all ranks, from here: */
+  bool has_barrier;                /* one thread drives all ranks, from here: */
   struct weft_step_barrier barrier;
 };
 
@@ -120,11 +120,11 @@ void weft_endpoint_match(const struct weft_endpoint *endpoint);
 
 /* ---- The world, for kinds that are made of it ---- */
 
-/* As the functions of struct weft_comm_kind. `one_process`: one thread drives all ranks. */
-enum weft_status weft_threads_open(const struct weft_allocator *allocator,
-                                   const struct weft_comm_options *options,
-                                   const struct weft_comm_kind *kind, bool one_process,
-                                   struct weft_comm **out, struct weft_error *error);
+/* As the functions of struct weft_comm_kind. */
+enum weft_status weft_threads_open(const struct weft_comm_kind *kind,
+                                   const struct weft_allocator *allocator,
+                                   const struct weft_comm_options *options, struct weft_comm **out,
+                                   struct weft_error *error);
 void weft_threads_close(struct weft_comm *comm);
 struct weft_transport *weft_threads_endpoint(struct weft_comm *comm, uint32_t rank);
 enum weft_status weft_threads_run(struct weft_comm *comm, struct weft_transport *const *endpoints,

@@ -17,11 +17,11 @@
 #include <weft/run.h>
 #include <weft/spec.h>
 
+#include "comm/rank_status.h"
 #include "ir/action.h"
 #include "run/batch/batch_out.h"
 #include "run/executor/buffer_pool.h"
 #include "run/executor/row.h"
-#include "run/rank_status.h"
 
 /* Returns the status of a call that is not done, WEFT_IN_PROGRESS or a failure, to the caller. */
 #define WEFT_AWAIT(call)                               \
@@ -380,6 +380,11 @@ enum weft_status weft_device_join(const struct weft_device_work *work, struct we
 enum weft_status weft_executor_record_error(const struct weft_executor *executor,
                                             enum weft_status status,
                                             const struct weft_error *error);
+/* A call that enqueues something, as rows have them: not made once a recording has failed. */
+#define WEFT_ENQUEUE(executor, call, error) \
+  (weft_executor_recording_failed(executor) \
+       ? WEFT_OK                            \
+       : weft_executor_record_error((executor), (call), (error)))
 
 /* What the rank enqueues next comes after the last work on the buffer, whoever enqueued that. On the
  * host, WEFT_IN_PROGRESS: that work is not done. */

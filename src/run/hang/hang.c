@@ -4,38 +4,13 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include <weft/support.h>
 
+#include "comm/rank_status.h"
 #include "ir/action.h"
-#include "run/rank_status.h"
 
 enum { REFRESH_NS = 500 * 1000 * 1000, REFRESH_LATE_NS = 100 * 1000 * 1000 };
-
-void weft_rank_status_stop(const struct weft_rank_status *status) {
-  while ((WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_LEFT_BEHIND) != 0) {
-    (void)pause();
-  }
-}
-
-void weft_rank_state_read(const struct weft_rank_status *status, struct weft_rank_state *state) {
-  const uint32_t phase = WEFT_STATUS_LOAD(status->phase);
-  *state = (struct weft_rank_state){
-      .phase = phase < WEFT_PHASE_COUNT ? (enum weft_rank_phase)phase : WEFT_PHASE_IDLE,
-      .peer = WEFT_STATUS_LOAD(status->peer),
-      .step = WEFT_STATUS_LOAD(status->step),
-      .cell = WEFT_STATUS_LOAD(status->cell),
-      .action = weft_action_unpack(WEFT_STATUS_LOAD(status->action)),
-      .wants = weft_action_unpack(WEFT_STATUS_LOAD(status->wants)),
-      .since = WEFT_STATUS_LOAD(status->since),
-      .flags =
-          WEFT_STATUS_LOAD(status->flags) & (WEFT_RANK_STOPPED | WEFT_RANK_SILENT | WEFT_RANK_DEAD),
-      .has_acted = WEFT_STATUS_LOAD(status->recent_count) > 0,
-      .on_device = (WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_ON_DEVICE) != 0,
-      .has_gpu = (WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_HAS_GPU) != 0,
-      .gpu = WEFT_STATUS_LOAD(status->gpu)};
-}
 
 void weft_hang_refresh(struct weft_transport *transport) {
   const struct weft_transport_ops *ops = transport->ops;
@@ -56,7 +31,22 @@ struct weft_hang weft_hang_of(struct weft_transport *transport) {
 
 void weft_hang_read(const struct weft_hang *hang, uint32_t rank, struct weft_rank_state *state) {
   assert(rank < hang->transport->rank_count);
-  weft_rank_state_read(hang->transport->ops->rank_status(hang->transport, rank), state);
+  const struct weft_rank_status *status = hang->transport->ops->rank_status(hang->transport, rank);
+  const uint32_t phase = WEFT_STATUS_LOAD(status->phase);
+  *state = (struct weft_rank_state){
+      .phase = phase < WEFT_PHASE_COUNT ? (enum weft_rank_phase)phase : WEFT_PHASE_IDLE,
+      .peer = WEFT_STATUS_LOAD(status->peer),
+      .step = WEFT_STATUS_LOAD(status->step),
+      .cell = WEFT_STATUS_LOAD(status->cell),
+      .action = weft_action_unpack(WEFT_STATUS_LOAD(status->action)),
+      .wants = weft_action_unpack(WEFT_STATUS_LOAD(status->wants)),
+      .since = WEFT_STATUS_LOAD(status->since),
+      .flags =
+          WEFT_STATUS_LOAD(status->flags) & (WEFT_RANK_STOPPED | WEFT_RANK_SILENT | WEFT_RANK_DEAD),
+      .has_acted = WEFT_STATUS_LOAD(status->recent_count) > 0,
+      .on_device = (WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_ON_DEVICE) != 0,
+      .has_gpu = (WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_HAS_GPU) != 0,
+      .gpu = WEFT_STATUS_LOAD(status->gpu)};
   if (hang->has_failure && hang->failure.rank == rank &&
       hang->failure.error.status == WEFT_ERR_PEER && /* its status is of before */
       (state->phase == WEFT_PHASE_DONE || state->phase == WEFT_PHASE_IDLE)) {

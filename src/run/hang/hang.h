@@ -27,10 +27,6 @@ struct weft_rank_state {
   uint64_t gpu;   /* that GPU's number */
 };
 
-/* Reads it, one relaxed load per field, while its rank may be writing it: two moments may be mixed.
- * That is good enough, because a rank that hangs writes nothing. */
-void weft_rank_state_read(const struct weft_rank_status *status, struct weft_rank_state *state);
-
 /* All ranks of a transport. */
 struct weft_hang {
   struct weft_transport *transport;
@@ -44,7 +40,8 @@ struct weft_hang {
 void weft_hang_refresh(struct weft_transport *transport);
 
 struct weft_hang weft_hang_of(struct weft_transport *transport);
-/* A rank's state; one whose process is gone has failed. */
+/* A rank's state; one whose process is gone has failed. Read by one relaxed load per field, while the
+ * rank may be writing it: two moments may be mixed, but a rank that hangs writes nothing. */
 void weft_hang_read(const struct weft_hang *hang, uint32_t rank, struct weft_rank_state *state);
 
 /* Where the path of waits from a rank ends. */

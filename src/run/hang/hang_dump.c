@@ -4,8 +4,8 @@
 
 #include <weft/support.h>
 
+#include "comm/rank_status.h"
 #include "run/hang/hang.h"
-#include "run/rank_status.h"
 
 #define NOBODY UINT32_MAX
 

@@ -217,9 +217,6 @@ static enum weft_status group_test(struct weft_group *base, struct weft_collecti
 /* After a failure a collective may be in flight, which keeps its memory. */
 static void group_destroy(struct weft_group *base) {
   struct weft_mpi_group *group = (struct weft_mpi_group *)base;
-  if (group == NULL) {
-    return;
-  }
   struct weft_mpi_world *world = group->world;
   weft_mpi_lock(world);
   const bool free_it = group->queue.first == NULL;

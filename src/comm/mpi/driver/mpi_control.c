@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "comm/mpi/driver/mpi_world.h"
+#include "comm/rank_status.h"
 
 enum {
   FORWARD_RANKS_MAX = 64,
@@ -176,8 +177,8 @@ static void mark_silent(struct weft_mpi_world *world) {
     const struct weft_mpi_peer *peer = &world->peers[r];
     if (!peer->mapped && !peer->gone) {
       uint64_t *flags = &peer->shared->status.flags;
-      const uint64_t stopped = __atomic_load_n(flags, __ATOMIC_RELAXED) & WEFT_RANK_STOPPED;
-      __atomic_store_n(flags, stopped | (peer->asked ? WEFT_RANK_SILENT : 0), __ATOMIC_RELAXED);
+      const uint64_t stopped = WEFT_STATUS_LOAD(*flags) & WEFT_RANK_STOPPED;
+      WEFT_STATUS_STORE(*flags, stopped | (peer->asked ? WEFT_RANK_SILENT : 0));
     }
   }
 }

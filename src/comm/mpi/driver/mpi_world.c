@@ -326,9 +326,8 @@ static void free_world(struct weft_mpi_world *world) {
   weft_array_free(world->allocator, world, 1, sizeof *world);
 }
 
-static const struct weft_comm_kind kind;
-
-static enum weft_status open_comm(const struct weft_allocator *allocator,
+static enum weft_status open_comm(const struct weft_comm_kind *kind,
+                                  const struct weft_allocator *allocator,
                                   const struct weft_comm_options *options, struct weft_comm **out,
                                   struct weft_error *error) {
   assert(allocator != NULL && options != NULL && out != NULL);
@@ -336,7 +335,7 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
   if (world == NULL) {
     return weft_fail_memory(error, sizeof *world);
   }
-  world->comm.kind = &kind;
+  world->comm = (struct weft_comm){.kind = kind, .local = &world->transport};
   world->allocator = world->table_arena.allocator = allocator;
   world->status_file = -1;
   world->exchange = MPI_REQUEST_NULL;
@@ -417,16 +416,10 @@ static void close_comm(struct weft_comm *comm) {
   }
 }
 
-static struct weft_transport *comm_local(struct weft_comm *comm) {
-  assert(comm->kind == &kind);
-  return &((struct weft_mpi_world *)comm)->transport;
-}
-
 static const struct weft_comm_kind kind = {
     .info = WEFT_MPI_INFO,
     .open = open_comm,
     .close = close_comm,
-    .local = comm_local,
     .abandon = weft_mpi_abandon,
     .facts = comm_facts,
     .pingpong = ping_pong,

@@ -1,7 +1,7 @@
-/* This rank's status: what it is doing, for other ranks to read. Each field is a relaxed
+/* The status of a rank: what it is doing, for other ranks to read. Each field is a relaxed
  * atomic access of its own, which costs as much as a plain one. */
-#ifndef RUN_RANK_STATUS_H
-#define RUN_RANK_STATUS_H
+#ifndef COMM_RANK_STATUS_H
+#define COMM_RANK_STATUS_H
 
 #include <string.h>
 
@@ -33,6 +33,7 @@ static inline void weft_rank_status_enter(struct weft_rank_status *status) {
   WEFT_STATUS_STORE(status->calls, WEFT_STATUS_LOAD(status->calls) + 1);
 }
 
+/* Never returns to a rank that has been left behind (rank_threads.c). */
 void weft_rank_status_stop(const struct weft_rank_status *status);
 
 static inline void weft_rank_status_leave(struct weft_rank_status *status) {
