@@ -10,7 +10,7 @@ enum { ROUNDS = 9, CALLS = 500, GRAPH_ROUNDS = 51, RANKS_MAX = 64 };
 
 static struct weft_stream *own_stream(struct weft_device *device, struct weft_error *error) {
   struct weft_stream *stream = NULL;
-  (void)device->ops->stream_create(device, NULL, &stream, error);
+  (void)device->ops->stream_create(device, &stream, error);
   return stream;
 }
 
@@ -37,8 +37,8 @@ static enum weft_status time_calls(struct weft_device *device, struct weft_strea
   struct weft_device_event *event, *timed;
   uint64_t *clock = (uint64_t *)(void *)(number + 2);
   int64_t ns;
-  WEFT_TRY(ops->event_create(device, NULL, &event, error));
-  WEFT_TRY(ops->timed_event_create(device, NULL, &timed, error));
+  WEFT_TRY(ops->event_create(device, false, &event, error));
+  WEFT_TRY(ops->event_create(device, true, &timed, error));
   WEFT_TRY(ops->event_record(device, timed, stream, error));
   WEFT_TRY(ops->event_wait(device, timed, NULL, error));
   TIME(calls->record, ops->event_record(device, event, stream, error));
@@ -47,8 +47,8 @@ static enum weft_status time_calls(struct weft_device *device, struct weft_strea
   TIME(calls->launch, ops->note(device, number, (uint32_t)k, clock, stream, error));
   TIME(calls->elapsed, ops->event_elapsed(device, timed, timed, &ns, error));
   TIME(calls->query, ops->event_query(device, event, error));
-  ops->event_destroy(device, NULL, event);
-  ops->event_destroy(device, NULL, timed);
+  ops->event_destroy(device, event);
+  ops->event_destroy(device, timed);
   return WEFT_OK;
 }
 
@@ -62,8 +62,8 @@ enum weft_status weft_bench_gpu_calls(struct weft_device *device,
       stream != NULL && other != NULL && number != NULL
           ? time_calls(device, stream, other, number, calls, error)
           : weft_fail(error, WEFT_ERR_DEVICE, NULL, "the GPU gives no stream or memory");
-  device->ops->stream_destroy(device, NULL, other);
-  device->ops->stream_destroy(device, NULL, stream);
+  device->ops->stream_destroy(device, other);
+  device->ops->stream_destroy(device, stream);
   device->ops->free_host(device, number);
   return status;
 }
@@ -134,12 +134,12 @@ static enum weft_status make_chains(struct weft_cuda *cuda, struct chains *chain
   if (chains->numbers == NULL || chains->clocks == NULL) {
     return weft_fail_memory(error, sizeof(uint64_t) * RANKS_MAX);
   }
-  WEFT_TRY(ops->stream_create(chains->device, NULL, &chains->origin, error));
-  WEFT_TRY(ops->event_create(chains->device, NULL, &chains->begin, error));
+  WEFT_TRY(ops->stream_create(chains->device, &chains->origin, error));
+  WEFT_TRY(ops->event_create(chains->device, false, &chains->begin, error));
   for (uint32_t r = 0; r < chains->ranks; r++) {
     struct weft_device *device = weft_cuda_device(cuda, r);
-    WEFT_TRY(ops->stream_create(device, NULL, &chains->streams[r], error));
-    WEFT_TRY(ops->event_create(device, NULL, &chains->ends[r], error));
+    WEFT_TRY(ops->stream_create(device, &chains->streams[r], error));
+    WEFT_TRY(ops->event_create(device, false, &chains->ends[r], error));
   }
   return ops->make_current(chains->device, error);
 }
@@ -148,11 +148,11 @@ static void finish_chains(struct weft_cuda *cuda, const struct chains *chains) {
   const struct weft_device_ops *ops = chains->device->ops;
   ops->recording_destroy(chains->device, chains->graph);
   for (uint32_t r = 0; r < chains->ranks; r++) {
-    ops->stream_destroy(weft_cuda_device(cuda, r), NULL, chains->streams[r]);
-    ops->event_destroy(chains->device, NULL, chains->ends[r]);
+    ops->stream_destroy(weft_cuda_device(cuda, r), chains->streams[r]);
+    ops->event_destroy(chains->device, chains->ends[r]);
   }
-  ops->stream_destroy(chains->device, NULL, chains->origin);
-  ops->event_destroy(chains->device, NULL, chains->begin);
+  ops->stream_destroy(chains->device, chains->origin);
+  ops->event_destroy(chains->device, chains->begin);
   ops->free_host(chains->device, chains->numbers);
   ops->free_host(chains->device, chains->clocks);
 }

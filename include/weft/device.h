@@ -83,12 +83,22 @@ struct weft_device_ops {
   enum weft_status (*checksum)(struct weft_device *device, const void *data, uint64_t bytes,
                                uint64_t *sum, struct weft_error *error);
 
-  enum weft_status (*event_create)(struct weft_device *device,
-                                   const struct weft_allocator *allocator,
+  /* ---- NULL where nothing is enqueued ---- */
+
+  /* Every other function with a stream may be called by a thread after this, until it is called
+   * for another device: a thread has one at a time. */
+  enum weft_status (*make_current)(struct weft_device *device, struct weft_error *error);
+
+  enum weft_status (*stream_create)(struct weft_device *device, struct weft_stream **out,
+                                    struct weft_error *error);
+  /* NULL is fine. Nothing may be in it. */
+  void (*stream_destroy)(struct weft_device *device, struct weft_stream *stream);
+
+  /* `timed`: its time can be compared with that of other such events. */
+  enum weft_status (*event_create)(struct weft_device *device, bool timed,
                                    struct weft_device_event **out, struct weft_error *error);
   /* NULL is fine. */
-  void (*event_destroy)(struct weft_device *device, const struct weft_allocator *allocator,
-                        struct weft_device_event *event);
+  void (*event_destroy)(struct weft_device *device, struct weft_device_event *event);
   /* The event happens when all that is in the stream now is done (NULL: all work given to
    * the device so far). It may be recorded again. */
   enum weft_status (*event_record)(struct weft_device *device, struct weft_device_event *event,
@@ -100,19 +110,10 @@ struct weft_device_ops {
   /* WEFT_OK: it has happened; WEFT_IN_PROGRESS; or the failure of the work before it. */
   enum weft_status (*event_query)(struct weft_device *device, struct weft_device_event *event,
                                   struct weft_error *error);
-
-  /* ---- NULL where nothing is enqueued ---- */
-
-  /* Every other function with a stream may be called by a thread after this, until it is called
-   * for another device: a thread has one at a time. */
-  enum weft_status (*make_current)(struct weft_device *device, struct weft_error *error);
-
-  enum weft_status (*stream_create)(struct weft_device *device,
-                                    const struct weft_allocator *allocator,
-                                    struct weft_stream **out, struct weft_error *error);
-  /* NULL is fine. Nothing may be in it. */
-  void (*stream_destroy)(struct weft_device *device, const struct weft_allocator *allocator,
-                         struct weft_stream *stream);
+  /* Nanoseconds from one timed event to another; both have happened. */
+  enum weft_status (*event_elapsed)(struct weft_device *device, struct weft_device_event *from,
+                                    struct weft_device_event *to, int64_t *ns,
+                                    struct weft_error *error);
 
   enum weft_reach (*reach)(struct weft_device *device, struct weft_device *other);
   /* Memory of the host that such devices copy from and to without making the host wait, as a
@@ -133,15 +134,6 @@ struct weft_device_ops {
    * both into memory of allocate_host(). */
   enum weft_status (*note)(struct weft_device *device, uint32_t *number, uint32_t value,
                            uint64_t *clock, struct weft_stream *stream, struct weft_error *error);
-
-  /* Events whose times can be compared. */
-  enum weft_status (*timed_event_create)(struct weft_device *device,
-                                         const struct weft_allocator *allocator,
-                                         struct weft_device_event **out, struct weft_error *error);
-  /* Nanoseconds from one to the other; both have happened. */
-  enum weft_status (*event_elapsed)(struct weft_device *device, struct weft_device_event *from,
-                                    struct weft_device_event *to, int64_t *ns,
-                                    struct weft_error *error);
 
   /* Everything that is enqueued from here on in the stream, and in streams that wait for its
    * events, is recorded and not run, until end(). All of them must have been joined to the
@@ -169,8 +161,8 @@ struct weft_device {
   uint32_t number; /* of the GPU, as CUDA counts them: for messages */
 };
 
-/* The host as a device: what NULL means. Operations are complete at return, and so
- * every event has happened. Memory comes from the allocator. */
+/* The host as a device: what NULL means. Operations are complete at return. Memory comes from the
+ * allocator. */
 WEFT_API struct weft_device *weft_host_device(void);
 
 /* ---- The same functions for a device that may be NULL ---- */

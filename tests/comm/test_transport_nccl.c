@@ -210,7 +210,7 @@ static void far_ahead(void **state) {
     return;
   }
   device = all.device;
-  assert_int_equal(device->ops->stream_create(device, NULL, &stream, &error), WEFT_OK);
+  assert_int_equal(device->ops->stream_create(device, &stream, &error), WEFT_OK);
   for (uint32_t k = 0; k < AHEAD; k++) {
     /* 0: gathers what all have; 1: sums. */
     struct weft_collective one = {.kind = k % 2 == 0 ? WEFT_ALL_GATHER : WEFT_ALL_REDUCE,
@@ -228,7 +228,7 @@ static void far_ahead(void **state) {
     assert_int_equal(all.group->ops->test(all.group, &one, &error), WEFT_OK);
   }
   struct weft_device_event *event = NULL;
-  assert_int_equal(device->ops->event_create(device, NULL, &event, &error), WEFT_OK);
+  assert_int_equal(device->ops->event_create(device, false, &event, &error), WEFT_OK);
   assert_int_equal(device->ops->event_record(device, event, stream, &error), WEFT_OK);
   while (device->ops->event_query(device, event, &error) == WEFT_IN_PROGRESS) {
     assert_int_equal(all.transport->ops->progress(all.transport, &error), WEFT_OK);
@@ -236,8 +236,8 @@ static void far_ahead(void **state) {
   for (uint32_t r = 0; r < job_size(); r++) {
     assert_true(all.data[256 + r] == (float)((r + 1) * job_size()));
   }
-  device->ops->event_destroy(device, NULL, event);
-  device->ops->stream_destroy(device, NULL, stream);
+  device->ops->event_destroy(device, event);
+  device->ops->stream_destroy(device, stream);
   end_all(&all);
 }
 

@@ -147,60 +147,13 @@ static enum weft_status checksum(struct weft_device *self, const void *data, uin
   return WEFT_OK;
 }
 
-/* Work is done at once, so an event only counts. */
-struct weft_device_event {
-  uint64_t recorded;
-};
-
-static enum weft_status event_create(struct weft_device *self,
-                                     const struct weft_allocator *allocator,
-                                     struct weft_device_event **out, struct weft_error *error) {
-  (void)self;
-  *out = weft_array_allocate_zero(allocator, 1, sizeof **out);
-  return *out != NULL ? WEFT_OK : weft_fail_memory(error, sizeof **out);
-}
-
-static void event_destroy(struct weft_device *self, const struct weft_allocator *allocator,
-                          struct weft_device_event *event) {
-  (void)self;
-  weft_array_free(allocator, event, 1, sizeof *event);
-}
-
-static enum weft_status event_record(struct weft_device *self, struct weft_device_event *event,
-                                     struct weft_stream *stream, struct weft_error *error) {
-  (void)self;
-  (void)stream;
-  (void)error;
-  event->recorded++;
-  return WEFT_OK;
-}
-
-static enum weft_status event_wait(struct weft_device *self, struct weft_device_event *event,
-                                   struct weft_stream *stream, struct weft_error *error) {
-  (void)self;
-  (void)event;
-  (void)stream;
-  (void)error;
-  return WEFT_OK;
-}
-
-static enum weft_status event_query(struct weft_device *self, struct weft_device_event *event,
-                                    struct weft_error *error) {
-  return event_wait(self, event, NULL, error);
-}
-
 static const struct weft_device_ops ops = {.name = "protected",
                                            .memory = WEFT_MEMORY_DEVICE,
                                            .allocate = allocate,
                                            .free = release,
                                            .copy = copy,
                                            .fill = fill,
-                                           .checksum = checksum,
-                                           .event_create = event_create,
-                                           .event_destroy = event_destroy,
-                                           .event_record = event_record,
-                                           .event_wait = event_wait,
-                                           .event_query = event_query};
+                                           .checksum = checksum};
 
 /* ---- One for the process ---- */
 

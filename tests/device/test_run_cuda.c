@@ -369,10 +369,10 @@ static void a_rank_has_many_streams(void **state) {
   assert_int_equal(weft_cuda_open(NULL, NULL, 1, &cuda, &error), WEFT_OK);
   struct weft_device *device = weft_cuda_device(cuda, 0);
   for (uint32_t k = 0; k < WEFT_ARRAY_LENGTH(streams); k++) {
-    assert_int_equal(device->ops->stream_create(device, NULL, &streams[k], &error), WEFT_OK);
+    assert_int_equal(device->ops->stream_create(device, &streams[k], &error), WEFT_OK);
   }
   for (uint32_t k = 0; k < WEFT_ARRAY_LENGTH(streams); k += 2) {
-    device->ops->stream_destroy(device, NULL, streams[k]);
+    device->ops->stream_destroy(device, streams[k]);
   }
   assert_int_equal(weft_device_fill(device, NULL, 0, 0, NULL, &error), WEFT_OK);
   weft_cuda_close(cuda);
@@ -423,7 +423,7 @@ static void launches_beyond_the_limits_are_refused(void **state) {
   fake_cuda_reset(NULL);
   assert_int_equal(weft_cuda_open(NULL, NULL, 1, &cuda, &error), WEFT_OK);
   struct weft_device *device = weft_cuda_device(cuda, 0);
-  assert_int_equal(device->ops->stream_create(device, NULL, &stream, &error), WEFT_OK);
+  assert_int_equal(device->ops->stream_create(device, &stream, &error), WEFT_OK);
   assert_int_equal(weft_cuda_kernels_load(cuda, 0, "source", names, 1, &kernels, &error), WEFT_OK);
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(bad); k++) {
     struct weft_cuda_launch launch = bad[k];

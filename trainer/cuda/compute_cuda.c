@@ -486,8 +486,8 @@ static uint64_t parts_bytes(const struct weft_gpt_cuda *cuda) {
 static enum weft_status allocate(struct weft_gpt_cuda *cuda, const struct weft_gpt_config *config,
                                  struct weft_error *error) {
   struct weft_device *device = cuda->compute.device;
-  WEFT_TRY(device->ops->stream_create(device, cuda->allocator, &cuda->stream, error));
-  WEFT_TRY(device->ops->event_create(device, cuda->allocator, &cuda->event, error));
+  WEFT_TRY(device->ops->stream_create(device, &cuda->stream, error));
+  WEFT_TRY(device->ops->event_create(device, false, &cuda->event, error));
   for (uint32_t k = 0; k < 2; k++) {
     cuda->workspaces[k] = weft_device_allocate(device, cuda->allocator, WEFT_GPT_CUDA_WORKSPACE);
   }
@@ -571,7 +571,7 @@ void weft_gpt_compute_cuda_destroy(struct weft_gpt_compute *compute) {
   weft_device_free(device, cuda->allocator, cuda->parts, parts_bytes(cuda));
   device->ops->free_host(device, cuda->step);
   device->ops->free_host(device, cuda->sums);
-  device->ops->event_destroy(device, cuda->allocator, cuda->event);
-  device->ops->stream_destroy(device, cuda->allocator, cuda->stream);
+  device->ops->event_destroy(device, cuda->event);
+  device->ops->stream_destroy(device, cuda->stream);
   weft_array_free(cuda->allocator, cuda, 1, sizeof *cuda);
 }

@@ -157,22 +157,21 @@ enum weft_status weft_gpt_rank_time_layers(const struct weft_gpt_rank *rank,
                                            struct weft_error *error) {
   assert(rank->compute != NULL && rank->stages != NULL);
   struct measurement m = {.rank = rank, .device = rank->compute->device};
-  const struct weft_allocator *allocator = rank->trainer->allocator;
   if (!rank->compute->ops->enqueues || !rank->trainer->options.times_layers) {
     return WEFT_OK;
   }
   const struct weft_device_ops *ops = m.device->ops;
   WEFT_TRY(ops->make_current(m.device, error));
-  enum weft_status status = ops->stream_create(m.device, allocator, &m.stream, error);
+  enum weft_status status = ops->stream_create(m.device, &m.stream, error);
   for (uint32_t k = 0; status == WEFT_OK && k < 2; k++) {
-    status = ops->timed_event_create(m.device, allocator, &m.events[k], error);
+    status = ops->event_create(m.device, true, &m.events[k], error);
   }
   if (status == WEFT_OK) {
     status = time_layers(&m, error);
   }
   for (uint32_t k = 0; k < 2; k++) {
-    ops->event_destroy(m.device, allocator, m.events[k]);
+    ops->event_destroy(m.device, m.events[k]);
   }
-  ops->stream_destroy(m.device, allocator, m.stream);
+  ops->stream_destroy(m.device, m.stream);
   return status;
 }

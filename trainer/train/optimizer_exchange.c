@@ -226,21 +226,19 @@ enum weft_status weft_gpt_exchange_end_step(struct weft_gpt_rank *rank, struct w
 
 enum weft_status weft_gpt_exchange_init(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_device *device = rank->compute->device;
-  const struct weft_allocator *allocator = rank->trainer->allocator;
   if (!rank->trainer->process_per_rank) {
     return WEFT_OK;
   }
   WEFT_TRY(device->ops->make_current(device, error));
-  WEFT_TRY(device->ops->stream_create(device, allocator, &rank->exchange.stream, error));
-  return device->ops->event_create(device, allocator, &rank->exchange.event, error);
+  WEFT_TRY(device->ops->stream_create(device, &rank->exchange.stream, error));
+  return device->ops->event_create(device, false, &rank->exchange.event, error);
 }
 
 void weft_gpt_exchange_finish(struct weft_gpt_rank *rank) {
-  const struct weft_allocator *allocator = rank->trainer->allocator;
   if (rank->trainer->process_per_rank && rank->compute != NULL && rank->compute->device != NULL) {
     struct weft_device *device = rank->compute->device;
     (void)device->ops->make_current(device, NULL);
-    device->ops->event_destroy(device, allocator, rank->exchange.event);
-    device->ops->stream_destroy(device, allocator, rank->exchange.stream);
+    device->ops->event_destroy(device, rank->exchange.event);
+    device->ops->stream_destroy(device, rank->exchange.stream);
   }
 }

@@ -131,7 +131,7 @@ static enum weft_status share_tie(struct weft_gpt_rank *rank, struct weft_error 
   for (uint32_t k = 0; k < 2; k++) {
     if (own[k] != NULL) {
       *stages[k] = own[k];
-      WEFT_TRY(device->ops->event_create(device, rank->trainer->allocator, &tie->events[k], error));
+      WEFT_TRY(device->ops->event_create(device, false, &tie->events[k], error));
     }
   }
   return rank->trainer->config.tied && tie->first != NULL && tie->last != NULL
@@ -145,7 +145,7 @@ static void unshare_tie(const struct weft_gpt_rank *rank) {
   const struct weft_gpt_stage *own[] = {rank->tie.first, rank->tie.last};
   for (uint32_t k = 0; k < 2; k++) {
     if (own[k] != NULL && tie->events[k] != NULL) {
-      device->ops->event_destroy(device, rank->trainer->allocator, tie->events[k]);
+      device->ops->event_destroy(device, tie->events[k]);
     }
   }
 }

@@ -297,20 +297,20 @@ void weft_nccl_close_ends(struct weft_nccl_world *world) {
     }
     for (uint32_t k = 0; k < world->communicator_count; k++) {
       for (uint32_t m = 0; m < WEFT_NCCL_MARKS; m++) {
-        device->ops->event_destroy(device, allocator, world->communicators[k].marks[m]);
+        device->ops->event_destroy(device, world->communicators[k].marks[m]);
       }
-      device->ops->stream_destroy(device, allocator, world->communicators[k].stream);
+      device->ops->stream_destroy(device, world->communicators[k].stream);
       device->ops->free(device, allocator, world->communicators[k].others,
                         world->communicators[k].others_bytes);
     }
     for (uint32_t k = 0; k < world->ends.count; k++) {
       const struct weft_nccl_end *end = end_at(world, k);
       for (uint32_t s = 0; end->slots != NULL && s <= end->base.mask; s++) {
-        device->ops->event_destroy(device, allocator, end->slots[s].event);
+        device->ops->event_destroy(device, end->slots[s].event);
       }
     }
     device->ops->free(device, allocator, world->scratch, world->scratch_bytes);
-    device->ops->stream_destroy(device, allocator, world->stream);
+    device->ops->stream_destroy(device, world->stream);
   }
   for (struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
     group->communicator = NULL;

@@ -296,7 +296,7 @@ static enum weft_status allocate_communicator(struct weft_nccl_world *world,
                                               struct weft_error *error) {
   struct weft_device *device = world->device;
   for (uint32_t m = 0; m < WEFT_NCCL_MARKS; m++) {
-    WEFT_TRY(device->ops->event_create(device, world->allocator, &communicator->marks[m], error));
+    WEFT_TRY(device->ops->event_create(device, false, &communicator->marks[m], error));
   }
   if (communicator->size > 0 && !world->own_order) {
     communicator->others_bytes = (communicator->size - 1) * world->piece;
@@ -313,7 +313,7 @@ static enum weft_status prepare_device(struct weft_nccl_world *world, struct wef
   struct weft_device *device = world->device;
   world->scratch_bytes = WARM_BYTES + world->transport.rank_count * sizeof(float);
   WEFT_TRY(device->ops->make_current(device, error));
-  WEFT_TRY(device->ops->stream_create(device, world->allocator, &world->stream, error));
+  WEFT_TRY(device->ops->stream_create(device, &world->stream, error));
   world->scratch = device->ops->allocate(device, world->allocator, world->scratch_bytes);
   if (world->scratch == NULL) {
     return weft_device_fail_allocation(device, world->scratch_bytes, error);

@@ -64,7 +64,7 @@ static enum weft_status record_pending(struct weft_nccl_group *group,
     group->pending = one;
   }
   if (one->event == NULL) {
-    WEFT_TRY(device->ops->event_create(device, world->allocator, &one->event, error));
+    WEFT_TRY(device->ops->event_create(device, false, &one->event, error));
   }
   WEFT_TRY(device->ops->event_record(device, one->event, group->communicator->stream, error));
   one->of = collective;
@@ -145,9 +145,6 @@ static void leave_world(struct weft_nccl_group *group) {
 }
 
 static void destroy_group(struct weft_group *base) {
-  if (base == NULL) {
-    return;
-  }
   struct weft_nccl_group *group = (struct weft_nccl_group *)base;
   const struct weft_allocator *allocator = group->world->allocator;
   while (group->pending != NULL) {
@@ -157,7 +154,7 @@ static void destroy_group(struct weft_group *base) {
       weft_nccl_drain(group->world, group->communicator);
       group->world->polled--;
     }
-    group->device->ops->event_destroy(group->device, allocator, one->event);
+    group->device->ops->event_destroy(group->device, one->event);
     weft_array_free(allocator, one, 1, sizeof *one);
   }
   leave_world(group);

@@ -40,7 +40,7 @@ enum weft_status weft_nccl_own_stream(const struct weft_nccl_world *world,
   WEFT_TRY(device->ops->make_current(device, error));
   return communicator->stream != NULL
              ? WEFT_OK
-             : device->ops->stream_create(device, world->allocator, &communicator->stream, error);
+             : device->ops->stream_create(device, &communicator->stream, error);
 }
 
 static enum weft_status enqueue_transfer(struct weft_nccl_world *world,
@@ -82,7 +82,7 @@ static enum weft_status record_event(struct weft_nccl_world *world, struct weft_
                                      struct weft_stream *stream, struct weft_error *error) {
   struct weft_device *device = world->device;
   if (slot->event == NULL) {
-    WEFT_TRY(device->ops->event_create(device, world->allocator, &slot->event, error));
+    WEFT_TRY(device->ops->event_create(device, false, &slot->event, error));
   }
   WEFT_TRY(device->ops->event_record(device, slot->event, stream, error));
   slot->waits_for_event = true;

@@ -67,12 +67,10 @@ static bool keep_stream(struct weft_cuda_device *rank, CUstream stream) {
   return kept;
 }
 
-static enum weft_status stream_create(struct weft_device *device,
-                                      const struct weft_allocator *allocator,
-                                      struct weft_stream **out, struct weft_error *error) {
+static enum weft_status stream_create(struct weft_device *device, struct weft_stream **out,
+                                      struct weft_error *error) {
   struct weft_cuda_device *rank = of(device);
   CUstream stream;
-  (void)allocator;
   WEFT_TRY(make_current(device, error));
   if (rank->partition != NULL) {
     WEFT_CUDA_TRY(rank->cuda, error, cuGreenCtxStreamCreate, &stream, rank->partition,
@@ -88,10 +86,8 @@ static enum weft_status stream_create(struct weft_device *device,
   return WEFT_OK;
 }
 
-static void stream_destroy(struct weft_device *device, const struct weft_allocator *allocator,
-                           struct weft_stream *stream) {
+static void stream_destroy(struct weft_device *device, struct weft_stream *stream) {
   struct weft_cuda_device *rank = of(device);
-  (void)allocator;
   if (stream == NULL) {
     return;
   }
@@ -270,29 +266,15 @@ static enum weft_status checksum(struct weft_device *device, const void *data, u
 
 /* ---- Events ---- */
 
-static enum weft_status create_event(struct weft_device *device, unsigned flags,
+static enum weft_status event_create(struct weft_device *device, bool timed,
                                      struct weft_device_event **out, struct weft_error *error) {
   const struct weft_cuda_device *rank = of(device);
   CUevent event;
   WEFT_TRY(make_current(device, error));
-  WEFT_CUDA_TRY(rank->cuda, error, cuEventCreate, &event, flags);
+  WEFT_CUDA_TRY(rank->cuda, error, cuEventCreate, &event,
+                timed ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
   *out = (struct weft_device_event *)event;
   return WEFT_OK;
-}
-
-static enum weft_status event_create(struct weft_device *device,
-                                     const struct weft_allocator *allocator,
-                                     struct weft_device_event **out, struct weft_error *error) {
-  (void)allocator;
-  return create_event(device, CU_EVENT_DISABLE_TIMING, out, error);
-}
-
-static enum weft_status timed_event_create(struct weft_device *device,
-                                           const struct weft_allocator *allocator,
-                                           struct weft_device_event **out,
-                                           struct weft_error *error) {
-  (void)allocator;
-  return create_event(device, CU_EVENT_DEFAULT, out, error);
 }
 
 static enum weft_status event_elapsed(struct weft_device *device, struct weft_device_event *from,
@@ -306,9 +288,7 @@ static enum weft_status event_elapsed(struct weft_device *device, struct weft_de
   return WEFT_OK;
 }
 
-static void event_destroy(struct weft_device *device, const struct weft_allocator *allocator,
-                          struct weft_device_event *event) {
-  (void)allocator;
+static void event_destroy(struct weft_device *device, struct weft_device_event *event) {
   if (event != NULL) {
     (void)of(device)->cuda->cuEventDestroy((CUevent)event);
   }
@@ -443,7 +423,6 @@ const struct weft_device_ops weft_cuda_device_ops = {
     .free_host = free_host,
     .abandon = abandon,
     .note = note,
-    .timed_event_create = timed_event_create,
     .event_elapsed = event_elapsed,
     .capture_begin = capture_begin,
     .capture_end = capture_end,

@@ -208,7 +208,7 @@ static enum weft_status open_rank(struct weft_cuda *cuda, uint32_t r, struct wef
     return weft_fail_memory(error, sizeof rank->arena);
   }
   rank->has_arena = true;
-  return rank->device.ops->stream_create(&rank->device, cuda->allocator, &stream, error);
+  return rank->device.ops->stream_create(&rank->device, &stream, error);
 }
 
 static void close_rank(struct weft_cuda_device *rank) {
@@ -217,7 +217,7 @@ static void close_rank(struct weft_cuda_device *rank) {
   }
   (void)rank->device.ops->make_current(&rank->device, NULL);
   while (rank->stream_count > 0) {
-    rank->device.ops->stream_destroy(&rank->device, NULL,
+    rank->device.ops->stream_destroy(&rank->device,
                                      (struct weft_stream *)rank->streams[rank->stream_count - 1]);
   }
   weft_array_free(rank->of->allocator, rank->streams, rank->stream_room, sizeof(CUstream));

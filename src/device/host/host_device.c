@@ -82,46 +82,6 @@ static enum weft_status host_checksum(struct weft_device *device, const void *da
   return WEFT_OK;
 }
 
-/* Nothing is ever enqueued, so an event has nothing to remember. */
-struct weft_device_event {
-  char unused;
-};
-
-static enum weft_status host_event_create(struct weft_device *device,
-                                          const struct weft_allocator *allocator,
-                                          struct weft_device_event **out,
-                                          struct weft_error *error) {
-  (void)device;
-  struct weft_device_event *event = weft_array_allocate_zero(allocator, 1, sizeof *event);
-  if (event == NULL) {
-    return weft_fail_memory(error, sizeof *event);
-  }
-  *out = event;
-  return WEFT_OK;
-}
-
-static void host_event_destroy(struct weft_device *device, const struct weft_allocator *allocator,
-                               struct weft_device_event *event) {
-  (void)device;
-  weft_array_free(allocator, event, 1, sizeof *event);
-}
-
-static enum weft_status host_event_pass(struct weft_device *device, struct weft_device_event *event,
-                                        struct weft_stream *stream, struct weft_error *error) {
-  assert(event != NULL);
-  (void)device;
-  (void)event;
-  (void)stream;
-  (void)error;
-  return WEFT_OK;
-}
-
-static enum weft_status host_event_query(struct weft_device *device,
-                                         struct weft_device_event *event,
-                                         struct weft_error *error) {
-  return host_event_pass(device, event, NULL, error);
-}
-
 struct weft_device *weft_host_device(void) {
   static const struct weft_device_ops ops = {
       .name = "host",
@@ -131,11 +91,6 @@ struct weft_device *weft_host_device(void) {
       .copy = host_copy,
       .fill = host_fill,
       .checksum = host_checksum,
-      .event_create = host_event_create,
-      .event_destroy = host_event_destroy,
-      .event_record = host_event_pass,
-      .event_wait = host_event_pass,
-      .event_query = host_event_query,
   };
   static struct weft_device host = {.ops = &ops}; /* never written */
   return &host;

@@ -130,7 +130,7 @@ void weft_executor_free_copies(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
   const struct weft_device_ops *ops = work->device->ops;
   for (uint32_t k = 0; k < work->copy_room; k++) {
-    ops->event_destroy(work->device, executor->allocator, work->copies[k]);
+    ops->event_destroy(work->device, work->copies[k]);
   }
   ops->free_host(work->device, work->moved);
   ops->free_host(work->device, work->move_clocks);
@@ -152,10 +152,10 @@ enum weft_status weft_executor_fit_copies(struct weft_executor *executor,
   const struct weft_allocator *allocator = executor->allocator;
   const uint32_t count = work->transfer_count;
   if (work->incoming == NULL) {
-    WEFT_TRY(ops->stream_create(work->device, allocator, &work->incoming, error));
+    WEFT_TRY(ops->stream_create(work->device, &work->incoming, error));
   }
   if (work->outgoing == NULL) {
-    WEFT_TRY(ops->stream_create(work->device, allocator, &work->outgoing, error));
+    WEFT_TRY(ops->stream_create(work->device, &work->outgoing, error));
   }
   if (count <= work->copy_room) {
     return WEFT_OK;
@@ -174,7 +174,7 @@ enum weft_status weft_executor_fit_copies(struct weft_executor *executor,
   WEFT_TRY(weft_arena_status(&work->copy_memory, error));
   work->copy_room = count;
   for (uint32_t k = 0; k < count; k++) {
-    WEFT_TRY(ops->event_create(work->device, allocator, &work->copies[k], error));
+    WEFT_TRY(ops->event_create(work->device, false, &work->copies[k], error));
   }
   return WEFT_OK;
 }
@@ -260,11 +260,8 @@ enum weft_status weft_executor_begin_transfer(struct weft_executor *executor,
   struct weft_message *message = &buffer->message;
   message->recorded = work->recording != NULL;
   message->stream = outgoing && !message->recorded ? work->outgoing : work->incoming;
-  enum weft_status status = WEFT_OK;
-  if (!weft_executor_recording_failed(executor)) {
-    status = await_cell(executor, buffer, outgoing && !message->recorded, error);
-    status = weft_executor_record_error(executor, status, error);
-  }
+  const enum weft_status status = WEFT_ENQUEUE(
+      executor, await_cell(executor, buffer, outgoing && !message->recorded, error), error);
   message->header_only = weft_executor_recording_failed(executor);
   return status;
 }
@@ -300,10 +297,7 @@ enum weft_status weft_executor_end_transfer(struct weft_executor *executor,
   if (outgoing) {
     work->departed = event;
   }
-  return weft_executor_recording_failed(executor)
-             ? WEFT_OK
-             : weft_executor_record_error(
-                   executor, enqueue_event(work, number, buffer->message.stream, error), error);
+  return WEFT_ENQUEUE(executor, enqueue_event(work, number, buffer->message.stream, error), error);
 }
 
 enum weft_status weft_executor_await_transfer(struct weft_executor *executor,
@@ -313,15 +307,12 @@ enum weft_status weft_executor_await_transfer(struct weft_executor *executor,
   struct weft_device_event *event = buffer->message.event;
   assert(event != NULL && buffer->message.event_number >> 32 == executor->round);
   buffer->message.event = NULL;
-  if (weft_executor_recording_failed(executor)) {
-    return WEFT_OK;
-  }
   weft_executor_record_wait(work, buffer->message.event_rank, 0);
   if (work->wait_count > 0) {
     work->waits[work->wait_count - 1].transfer = event;
     work->waits[work->wait_count - 1].number = buffer->transfer;
   }
-  return weft_executor_record_error(
+  return WEFT_ENQUEUE(
       executor, work->device->ops->event_wait(work->device, event, work->stream, error), error);
 }
 
@@ -343,11 +334,11 @@ enum weft_status weft_executor_await_copy(struct weft_executor *executor,
 enum weft_status weft_executor_join_copies(struct weft_executor *executor,
                                            struct weft_error *error) {
   struct weft_device_work *work = executor->device;
-  if (work->departed == NULL || weft_executor_recording_failed(executor)) {
+  if (work->departed == NULL) {
     return WEFT_OK;
   }
   work->trails = true; /* behind the last cell */
-  return weft_executor_record_error(
+  return WEFT_ENQUEUE(
       executor, work->device->ops->event_wait(work->device, work->departed, work->stream, error),
       error);
 }
@@ -372,8 +363,5 @@ enum weft_status weft_executor_transfer_in(struct weft_executor *executor,
     return weft_buffer_copy(buffer, pool, false, NULL, error);
   }
   assert(executor->device != NULL);
-  return weft_executor_recording_failed(executor)
-             ? WEFT_OK
-             : weft_executor_record_error(executor, enqueue_receive(executor, buffer, pool, error),
-                                          error);
+  return WEFT_ENQUEUE(executor, enqueue_receive(executor, buffer, pool, error), error);
 }

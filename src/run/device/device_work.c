@@ -78,14 +78,14 @@ enum weft_status weft_executor_open_device(struct weft_executor *executor,
   work->device = device;
   WEFT_STATUS_STORE(executor->status->gpu, device->number);
   (void)__atomic_fetch_or(&executor->status->flags, WEFT_RANK_HAS_GPU, __ATOMIC_RELAXED);
-  WEFT_TRY(device->ops->stream_create(device, allocator, &work->stream, error));
+  WEFT_TRY(device->ops->stream_create(device, &work->stream, error));
   executor->call.stream = work->stream;
-  WEFT_TRY(device->ops->stream_create(device, allocator, &work->second, error));
-  WEFT_TRY(device->ops->stream_create(device, allocator, &work->watch, error));
-  WEFT_TRY(device->ops->event_create(device, allocator, &work->fork, error));
-  WEFT_TRY(device->ops->event_create(device, allocator, &work->join, error));
-  WEFT_TRY(device->ops->event_create(device, allocator, &work->end, error));
-  WEFT_TRY(device->ops->timed_event_create(device, allocator, &work->base, error));
+  WEFT_TRY(device->ops->stream_create(device, &work->second, error));
+  WEFT_TRY(device->ops->stream_create(device, &work->watch, error));
+  WEFT_TRY(device->ops->event_create(device, false, &work->fork, error));
+  WEFT_TRY(device->ops->event_create(device, false, &work->join, error));
+  WEFT_TRY(device->ops->event_create(device, false, &work->end, error));
+  WEFT_TRY(device->ops->event_create(device, true, &work->base, error));
   work->done = device->ops->allocate_host(device, sizeof *work->done);
   work->waited_for = weft_array_allocate_zero(allocator, executor->transport->rank_count,
                                               sizeof *work->waited_for);
@@ -111,11 +111,9 @@ static void await_askers(const struct weft_executor *executor) {
 
 static void free_events(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
-  const struct weft_allocator *allocator = executor->allocator;
   for (uint32_t k = 0; k < work->event_room; k++) {
-    work->device->ops->event_destroy(work->device, allocator, work->events[k]);
-    work->device->ops->event_destroy(work->device, allocator,
-                                     work->begins != NULL ? work->begins[k] : NULL);
+    work->device->ops->event_destroy(work->device, work->events[k]);
+    work->device->ops->event_destroy(work->device, work->begins != NULL ? work->begins[k] : NULL);
   }
   weft_executor_free_copies(executor);
   weft_arena_finish(&work->memory);
@@ -172,10 +170,9 @@ enum weft_status weft_executor_fit_device(struct weft_executor *executor,
   }
   const struct weft_device_ops *ops = work->device->ops;
   for (uint32_t k = 0; k < count; k++) {
-    WEFT_TRY((timed ? ops->timed_event_create : ops->event_create)(work->device, allocator,
-                                                                   &work->events[k], error));
+    WEFT_TRY(ops->event_create(work->device, timed, &work->events[k], error));
     if (timed) {
-      WEFT_TRY(ops->timed_event_create(work->device, allocator, &work->begins[k], error));
+      WEFT_TRY(ops->event_create(work->device, true, &work->begins[k], error));
     }
   }
   return weft_executor_fit_copies(executor, error);
@@ -190,16 +187,16 @@ void weft_executor_close_device(struct weft_executor *executor) {
   const struct weft_device_ops *ops = work->device->ops;
   await_askers(executor);
   free_events(executor);
-  ops->event_destroy(work->device, allocator, work->fork);
-  ops->event_destroy(work->device, allocator, work->join);
-  ops->event_destroy(work->device, allocator, work->end);
-  ops->event_destroy(work->device, allocator, work->base);
+  ops->event_destroy(work->device, work->fork);
+  ops->event_destroy(work->device, work->join);
+  ops->event_destroy(work->device, work->end);
+  ops->event_destroy(work->device, work->base);
   ops->free_host(work->device, work->done);
-  ops->stream_destroy(work->device, allocator, work->watch);
-  ops->stream_destroy(work->device, allocator, work->outgoing);
-  ops->stream_destroy(work->device, allocator, work->incoming);
-  ops->stream_destroy(work->device, allocator, work->second);
-  ops->stream_destroy(work->device, allocator, work->stream);
+  ops->stream_destroy(work->device, work->watch);
+  ops->stream_destroy(work->device, work->outgoing);
+  ops->stream_destroy(work->device, work->incoming);
+  ops->stream_destroy(work->device, work->second);
+  ops->stream_destroy(work->device, work->stream);
   weft_array_free(allocator, work->waited_for, executor->transport->rank_count,
                   sizeof *work->waited_for);
   weft_array_free(allocator, work, 1, sizeof *work);
@@ -333,7 +330,6 @@ enum weft_status weft_executor_order_after(struct weft_executor *executor,
                                            struct weft_message *message, struct weft_error *error) {
   assert(message->event != NULL);
   struct weft_device_work *work = executor->device;
-  assert(message->event != NULL);
   if (message->event_rank == executor->transport->rank ||
       message->event_number >> 32 != executor->round) {
     return WEFT_OK;
@@ -342,15 +338,14 @@ enum weft_status weft_executor_order_after(struct weft_executor *executor,
     return await_event(executor, message, error);
   }
   const bool is_copy = (message->event_number & WEFT_EVENT_COPY) != 0;
-  if ((!is_copy && message->event_number <= work->waited_for[message->event_rank]) ||
-      weft_executor_recording_failed(executor)) {
+  if (!is_copy && message->event_number <= work->waited_for[message->event_rank]) {
     return WEFT_OK;
   }
   if (!is_copy) {
     work->waited_for[message->event_rank] = message->event_number;
     weft_executor_record_wait(work, message->event_rank, message->event_number);
   }
-  return weft_executor_record_error(
+  return WEFT_ENQUEUE(
       executor, work->device->ops->event_wait(work->device, message->event, work->stream, error),
       error);
 }
@@ -369,7 +364,7 @@ enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
       WEFT_TRY(work->device->ops->event_record(work->device, work->begins[k], work->stream, error));
     }
   }
-  if (weft_cell_parts(cell) == 0 || weft_executor_recording_failed(executor)) {
+  if (weft_cell_parts(cell) == 0) {
     return WEFT_OK;
   }
   /* The parts of an overlap run at the same time: the forward in the first stream, the others in
@@ -378,7 +373,7 @@ enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
     struct weft_sub_action *sub = &executor->sub_actions[k];
     sub->call.stream = sub->action->op == WEFT_OP_F ? work->stream : work->second;
   }
-  return weft_executor_record_error(
+  return WEFT_ENQUEUE(
       executor, weft_device_order(work->device, work->fork, work->stream, work->second, error),
       error);
 }

@@ -52,7 +52,7 @@ enum weft_status weft_executor_copy_outputs(struct weft_executor *executor,
   const struct weft_executor_stage *stage = sub->stage;
   for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
     uint32_t first;
-    if (!is_later(stage, n, &first) || weft_executor_recording_failed(executor)) {
+    if (!is_later(stage, n, &first)) {
       continue;
     }
     struct weft_buffer *from = sub->held->ports[first].activation;
@@ -60,7 +60,7 @@ enum weft_status weft_executor_copy_outputs(struct weft_executor *executor,
     if (weft_buffer_pack(from, stage->ports[first].activations, error) < 0) {
       return weft_executor_fail_stage(executor, sub->action, error); /* it would not fit */
     }
-    WEFT_TRY(weft_executor_record_error(
+    WEFT_TRY(WEFT_ENQUEUE(
         executor, copy_tensors(&to->tensors, &from->tensors, sub->call.stream, error), error));
   }
   return WEFT_OK;

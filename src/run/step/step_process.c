@@ -40,9 +40,9 @@ void weft_process_recording_destroy(struct weft_process_recording *recording) {
   }
   const struct weft_device_ops *ops = recording->device->ops;
   ops->recording_destroy(recording->device, recording->recorded);
-  ops->event_destroy(recording->device, recording->allocator, recording->begin);
-  ops->event_destroy(recording->device, recording->allocator, recording->finish);
-  ops->stream_destroy(recording->device, recording->allocator, recording->origin);
+  ops->event_destroy(recording->device, recording->begin);
+  ops->event_destroy(recording->device, recording->finish);
+  ops->stream_destroy(recording->device, recording->origin);
   weft_array_free(recording->allocator, recording,
                   sizeof *recording + recording->rank_count * sizeof recording->ranks[0], 1);
 }
@@ -60,9 +60,9 @@ static enum weft_status make_recording(struct weft_pipeline *first, uint32_t ran
   recording->device = device;
   recording->rank_count = rank_count;
   first->process_recording = recording;
-  WEFT_TRY(device->ops->stream_create(device, first->allocator, &recording->origin, error));
-  WEFT_TRY(device->ops->event_create(device, first->allocator, &recording->begin, error));
-  return device->ops->event_create(device, first->allocator, &recording->finish, error);
+  WEFT_TRY(device->ops->stream_create(device, &recording->origin, error));
+  WEFT_TRY(device->ops->event_create(device, false, &recording->begin, error));
+  return device->ops->event_create(device, false, &recording->finish, error);
 }
 
 /* Remembers the key of this step; false when the one before had another. */
