@@ -450,14 +450,10 @@ class Program(Immutable):
     ) -> Report:
         """Prove that it is complete, in order, and cannot hang; or say what is wrong.
 
-        `comm` is when a send ends: "rendezvous" (when it is received; the strictest), "slots:K"
-        or K (when fewer than K older messages wait), "eager" (at once), "posted" (at once, and so
-        does a receive: only compute waits, for its inputs). `channel` is what shares
-        a channel: "edge" (one directed stage boundary), "pair" (of ranks), or "rank" (all that a
-        rank sends); or, with ranks that do not wait for their transfers, what shares an NCCL
-        communicator: "nccl-directed" (one rank's sends to one other), "nccl-pair" (two ranks,
-        both directions), "nccl-world" (all ranks). `stages` and `microbatches` are those
-        expected; 0 takes the program's own.
+        `comm` says when a send ends, as SEND_MODELS lists: "rendezvous" is the strictest, and a
+        number K is "slots:K". `channel` says what shares a channel, as CHANNEL_MODELS lists.
+        docs/verify.md explains all of them. `stages` and `microbatches` are those expected; 0
+        takes the program's own.
         """
         return _report.verify(self, comm, channel, stages, microbatches, max_findings)
 

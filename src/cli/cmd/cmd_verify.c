@@ -178,7 +178,8 @@ static enum weft_status add_grid(struct weft_text *text, const struct weft_progr
   struct excerpt excerpt = {.program = program,
                             .marks = cycle ? finding->cycle : &finding->location,
                             .mark_count = cycle ? finding->cycle_length : 1};
-  if (!cycle && (finding->location.action == NULL || finding->location.rank >= program->rank_count)) {
+  if (!cycle &&
+      (finding->location.action == NULL || finding->location.rank >= program->rank_count)) {
     return WEFT_OK;
   }
   choose_ranks(&excerpt);
@@ -289,11 +290,12 @@ static enum weft_status add_findings(struct weft_text *text, const struct result
   }
   weft_text_add(text, "\n");
   if (drawn_finding(report)->cycle_length > 0 && result->program->level == WEFT_LEVEL_COMMS) {
-    weft_text_addf(text,
-                   report->least_capacity == WEFT_CAPACITY_UNLIMITED
-                       ? "  hint: no number of buffers helps, not even --comm eager\n"
-                       : "  hint: --comm slots:%" PRIu32 " is the smallest without a deadlock\n",
-                   report->least_capacity);
+    const struct weft_comm_model least = {.capacity = report->least_capacity};
+    const bool helps = least.capacity != WEFT_CAPACITY_UNLIMITED;
+    weft_text_add(
+        text, helps ? "  hint: --comm " : "  hint: no number of buffers helps, not even --comm ");
+    weft_comm_model_print(&least, text);
+    weft_text_add(text, helps ? " is the smallest without a deadlock\n" : "\n");
   }
   return status;
 }
