@@ -276,6 +276,7 @@ holds() {
          and all(.points[]; .makespan >= .bound and .memory <= (.memory_limit // 1e9) and .v == 1)' p.json >/dev/null
   has '</svg>' p.svg
   [ "$(grep -o '<text[^>]* fill="[^"]*"' p.svg | grep -o '#.*' | sort -u)" = '#767676"' ] # 4.54 to 1 on white
+  has 'times are of each stage' p.svg
   weft plan -p 4 -m 8 --costs costs.json --pareto --memory 3 --effort 0.2 --threads 1 -o p.html
   succeeds
   [[ $output == *"memory    makespan"*"no schedule fits into less than 1;"* ]]
@@ -321,9 +322,36 @@ replicated() {
   [[ $output == *"does not fit into the memory"* ]]
   xmllint --noout c.svg 2>/dev/null || ! command -v xmllint
   has "lower bound" c.svg
+  has "times are of each stage" c.svg
   "$WEFT" plan --ranks 4 --global-batch 8 --costs parts.json "${quick[@]}" -o c.html | diff <(
     "$WEFT" plan --ranks 4 --global-batch 8 --costs parts.json "${quick[@]}") -
   has "at least\|memory" c.html
+}
+
+@test "plan --pareto and --global-batch say what times are of, and how to repeat a table" {
+  replicated
+  jq -n '{schema: "weft-graph/1", stages: ["a", "b", "c", "d"],
+          edges: [{from: 0, to: 1}, {from: 0, to: 2}, {from: 1, to: 3}, {from: 2, to: 3}]}' >g.json
+  weft plan --ranks 2 --global-batch 4 --graph g.json "${quick[@]}" -o g.csv
+  succeeds
+  [[ ${lines[0]} == *"; times are of a stage" ]]
+  local repeat makespan
+  repeat=$(sed -n 's/^repeat *weft //p' <<<"$output")
+  # shellcheck disable=SC2086
+  weft $repeat --json
+  makespan=$(jq .makespan <<<"$output")
+  weft plan --ranks 2 --global-batch 4 --graph g.json "${quick[@]}" -o g.csv --json
+  jq -e --argjson m "$makespan" '.costs_of == "stage" and .costs_file == "g.costs.json" and .candidates[0].makespan == $m' <<<"$output"
+  weft plan --ranks 2 --global-batch 4 --graph g.json --costs-of rank
+  fails 2 "--costs-of has no effect here: where --global-batch chooses the ranks, times are of a stage"
+  weft plan --ranks 2 -m 4 --costs parts.json --costs-of stage
+  fails 2 "--costs-of has no effect here: the times of a stage are those of its parts"
+  weft plan --ranks 2 -m 4 --costs parts.json --pareto "${quick[@]}"
+  [[ ${lines[0]} == "2 ranks, 4 microbatches; times in ms; times are of each stage" ]]
+  weft plan --ranks 1 -m 1 --pareto "${quick[@]}" -o p.svg
+  succeeds
+  has ">makespan by memory: 1 rank, 1 microbatch<" p.svg
+  has ">times are of a rank's share of the model<" p.svg
 }
 
 @test "plan --global-batch: a slow rank, the least memory, what cannot be" {

@@ -76,7 +76,7 @@ static void add_text(struct weft_text *text, const struct weft_compare_request *
   const bool memory = has_memory(comparison);
   const int width = name_width(comparison);
   weft_cli_heading_add(text, comparison->shape.ranks, comparison->shape.microbatches,
-                       request->costs, comparison->graph);
+                       request->costs, comparison->graph, false);
   weft_text_addf(text, "  %-*s %3s  %10s  %10s  %8s  %10s%s\n", width, "name", "v", "makespan",
                  "span", "bubble", "activation", memory ? "      memory" : "");
   for (uint32_t k = 0; k < comparison->entry_count; k++) {

@@ -232,7 +232,7 @@ static int plan_pareto(struct plan_run *run) {
 /* ---- The choice ---- */
 
 /* A picture of all candidates, or the table of the best. */
-static int write_choice(const struct plan_run *run, const struct weft_cli_choice *choice) {
+static int write_choice(const struct plan_run *run, struct weft_cli_choice *choice) {
   const struct weft_search_answer *best = choice->choice->candidates[0].answer;
   const bool draws = run->path != NULL && weft_cli_is_picture(run->path);
   WEFT_SCOPED_TEXT costs_path = {.allocator = run->cli->allocator};
@@ -243,6 +243,8 @@ static int write_choice(const struct plan_run *run, const struct weft_cli_choice
   } else if (run->path != NULL) {
     weft_program_print(best->table, &file);
     add_costs_path(&costs_path, run);
+    choice->file = run->path;
+    choice->costs_file = costs_path.size > 0 ? costs_path.data : NULL;
   }
   if (run->json) {
     weft_cli_choice_add_json(&text, choice);
@@ -358,6 +360,14 @@ int weft_cli_cmd_plan(const struct weft_cli *cli, const struct weft_cli_argument
   WEFT_CLI_TRY(weft_cli_plan_read_request(cli, arguments, &costs, request));
   WEFT_CLI_TRY(weft_cli_read_graph(cli, arguments, &graph));
   request->graph = graph;
+  if (given[WEFT_CLI_OPTION_COSTS_OF] &&
+      (given[WEFT_CLI_OPTION_GLOBAL_BATCH] || weft_cli_plan_cuts(request))) {
+    return weft_cli_usage(cli, "leave it out",
+                          "--costs-of has no effect here: %s",
+                          weft_cli_plan_cuts(request)
+                              ? "the times of a stage are those of its parts"
+                              : "where --global-batch chooses the ranks, times are of a stage");
+  }
   if (given[WEFT_CLI_OPTION_STAGE_RANKS]) {
     uint32_t *rank_of = weft_arena_allocate(&arena, graph->stage_count, sizeof *rank_of);
     if (rank_of == NULL) {

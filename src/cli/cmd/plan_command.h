@@ -47,6 +47,9 @@ struct weft_cli_plan {
   const struct weft_target *target; /* NULL: none */
 };
 
+/* Whether stages are cut from the costs' parts: then times are of each stage. */
+bool weft_cli_plan_cuts(const struct weft_search_request *request);
+
 /* Value of the objective. */
 double weft_cli_plan_value(const struct weft_search_answer *answer);
 /* Relative gap of a value to a bound; INFINITY when the bound is 0 and the value is not. */
@@ -62,6 +65,9 @@ void weft_cli_gap_add_cell(struct weft_text *text, bool optimal, double gap);
 /* The placement's name; the members "stage_parts" and "stage_ranks", as far as there are any. */
 const char *weft_cli_answer_placement(const struct weft_search_answer *answer);
 void weft_cli_answer_add_stages(struct weft_json *json, const struct weft_search_answer *answer);
+
+/* How to get the same numbers again, unless costs_file is NULL. */
+void weft_cli_plan_add_files(struct weft_text *text, const char *file, const char *costs_file);
 
 void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan);
 void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *plan);
@@ -108,6 +114,7 @@ void weft_cli_pareto_add_picture(struct weft_text *text, const struct weft_cli_p
 struct weft_cli_choice {
   const struct weft_choice_request *request; /* borrowed */
   const struct weft_choice *choice;          /* borrowed */
+  const char *file, *costs_file; /* where the best table and its costs are written; NULL: nowhere */
 };
 
 void weft_cli_choice_add(struct weft_text *text, const struct weft_cli_choice *choice,

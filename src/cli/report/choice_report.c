@@ -82,10 +82,11 @@ static void add_table(struct weft_text *text, const struct weft_cli_choice *repo
   const struct weft_choice *choice = report->choice;
   const struct weft_search_request *search = &report->request->search;
   const char *unit = search->costs->unit;
-  weft_text_addf(text, "%s, a global batch of %" PRIu64 ", microbatches of %g%s%s\n\n",
+  weft_text_addf(text,
+                 "%s, a global batch of %" PRIu64 ", microbatches of %g%s%s; times are of %s stage\n\n",
                  weft_cli_count(search->ranks, "rank").text, report->request->global_batch,
-                 fmax(1, search->costs->microbatch_size), unit[0] != '\0' ? "; times in " : "",
-                 unit);
+                 fmax(1, search->costs->microbatch_size), unit[0] != '\0' ? "; times in " : "", unit,
+                 weft_cli_plan_cuts(search) || search->costs->stage_count > 1 ? "each" : "a");
   weft_text_addf(
       text, "%5s %5s  %2s  %-4s %6s  %10s  %10s  %8s  %10s  %-21s  %s\n", "p", "dp", "v", "", "m",
       "step", "bound", "gap", "memory", "schedule",
@@ -170,6 +171,7 @@ void weft_cli_choice_add(struct weft_text *text, const struct weft_cli_choice *c
   add_table(text, choice);
   add_bars(text, choice->choice, columns);
   add_result(text, choice);
+  weft_cli_plan_add_files(text, choice->file, choice->costs_file);
 }
 
 /* ---- JSON ---- */
@@ -208,6 +210,7 @@ void weft_cli_choice_add_json(struct weft_text *text, const struct weft_cli_choi
   const struct weft_choice *choice = report->choice;
   const struct weft_search_request *search = &report->request->search;
   weft_json_string(&json, "unit", search->costs->unit);
+  weft_json_string(&json, "costs_of", "stage");
   weft_json_number(&json, "ranks", search->ranks);
   weft_json_number(&json, "global_batch", report->request->global_batch);
   weft_json_exact(&json, "microbatch_size", fmax(1, search->costs->microbatch_size));
@@ -225,5 +228,6 @@ void weft_cli_choice_add_json(struct weft_text *text, const struct weft_cli_choi
   }
   weft_json_close(&json, ']');
   weft_costs_print(choice->candidates[0].answer->costs, &json, "costs");
+  weft_json_string(&json, "costs_file", report->costs_file);
   weft_json_end(&json);
 }

@@ -27,7 +27,7 @@ static void add_point(struct weft_text *text, const struct weft_search_answer *a
 
 static void add_table(struct weft_text *text, const struct weft_cli_pareto *pareto) {
   const struct weft_search_request *request = pareto->request;
-  weft_cli_heading_add(text, request->ranks, request->microbatches, request->costs, request->graph);
+  weft_cli_heading_add(text, request->ranks, request->microbatches, request->costs, request->graph, weft_cli_plan_cuts(request));
   weft_text_addf(text, "%10s  %10s  %8s  %10s  %8s  %2s  %-4s  %s\n", "memory",
                  weft_objective_name(request->objective), "bubble", "bound", "gap", "v", "",
                  "schedule");
@@ -156,7 +156,8 @@ void weft_cli_pareto_add_json(struct weft_text *text, const struct weft_cli_pare
   const struct weft_search_request *request = pareto->request;
   const struct weft_costs *costs = request->costs;
   weft_json_string(&json, "unit", costs->unit);
-  weft_json_string(&json, "costs_of", weft_cli_scope_name(costs));
+  weft_json_string(&json, "costs_of",
+                   weft_cli_plan_cuts(request) ? "stage" : weft_cli_scope_name(costs));
   weft_json_number(&json, "ranks", request->ranks);
   weft_json_number(&json, "microbatches", request->microbatches);
   weft_json_string(&json, "objective", weft_objective_name(request->objective));

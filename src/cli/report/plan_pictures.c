@@ -66,6 +66,12 @@ static int add_entry(struct weft_text *text, int x, const char *colour, const ch
   return x + 28 + 7 * (int)strlen(words) + 20;
 }
 
+/* What the times are of, at the right end of the legend's line. */
+static void add_scope(struct weft_text *text, const char *words) {
+  weft_text_addf(text, "<text x=\"%d\" y=\"44\" text-anchor=\"end\" fill=\"" INK "\">%s</text>\n",
+                 WIDTH - 24, words);
+}
+
 /* ---- The Pareto front ---- */
 
 enum { HEIGHT = 420, LEFT = 64, RIGHT = 776, TOP = 56, BOTTOM = 372, TICKS = 6 };
@@ -175,11 +181,13 @@ void weft_cli_pareto_add_picture(struct weft_text *text, const struct weft_cli_p
   const struct weft_search_request *request = pareto->request;
   const struct chart chart = chart_of(pareto);
   const bool is_page = begin_page(text, path, "weft plan --pareto");
-  char title[160];
-  (void)snprintf(title, sizeof title, "%s%s%s by memory: %u ranks, %u microbatches",
-                 weft_objective_name(request->objective),
-                 request->costs->unit[0] != '\0' ? " in " : "", request->costs->unit,
-                 (unsigned)request->ranks, (unsigned)request->microbatches);
+  const struct weft_costs *costs = request->costs;
+  const uint32_t stages = weft_graph_stage_count(request->graph);
+  char title[160], scope[96];
+  (void)snprintf(title, sizeof title, "%s%s%s by memory: %s, %s",
+                 weft_objective_name(request->objective), costs->unit[0] != '\0' ? " in " : "",
+                 costs->unit, weft_cli_count(request->ranks, "rank").text,
+                 weft_cli_count(request->microbatches, "microbatch").text);
   begin_svg(text, HEIGHT, LEFT, title);
   add_axes(text, &chart);
   add_stairs(text, &chart, pareto, true,
@@ -188,6 +196,11 @@ void weft_cli_pareto_add_picture(struct weft_text *text, const struct weft_cli_p
   add_dots(text, &chart, pareto);
   const int x = add_entry(text, LEFT, PLANS, "", "best plan");
   (void)add_entry(text, x, BOUNDS, " stroke-dasharray=\"6 4\"", "bound on its placement");
+  add_scope(text, weft_cli_plan_cuts(request) ? "times are of each stage"
+                  : stages == 0 && costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK
+                      ? "times are of a rank's share of the model"
+                      : weft_costs_describe(costs, request->ranks, stages > 0 ? stages : 1, scope,
+                                            sizeof scope));
   weft_text_add(text, "</svg>\n");
   if (is_page) {
     weft_text_add(text, "<pre>\n");
@@ -243,15 +256,20 @@ void weft_cli_choice_add_picture(struct weft_text *text, const struct weft_cli_c
   const uint32_t rows = weft_cli_choice_rows(choice);
   const double scale = (BARS_RIGHT - BARS_LEFT) / fmax(1e-300, weft_cli_choice_longest(choice));
   const bool is_page = begin_page(text, path, "weft plan --global-batch");
-  char title[96];
-  (void)snprintf(title, sizeof title, "time of a step: %u ranks, a global batch of %llu",
-                 (unsigned)report->request->search.ranks,
+  const struct weft_search_request *search = &report->request->search;
+  const char *unit = search->costs->unit;
+  char title[128];
+  (void)snprintf(title, sizeof title, "time of a step%s%s: %s, a global batch of %llu",
+                 unit[0] != '\0' ? " in " : "", unit, weft_cli_count(search->ranks, "rank").text,
                  (unsigned long long)report->request->global_batch);
   begin_svg(text, BARS_TOP + (int)rows * BAR_PITCH + 8, 12, title);
   int x = add_entry(text, 12, PLANS, "", "work");
   x = add_entry(text, x, IDLE, "", "idle");
   x = add_entry(text, x, ALL_REDUCE, "", "all-reduce");
   (void)add_entry(text, x, BOUNDS, "", "lower bound");
+  add_scope(text, weft_cli_plan_cuts(search) || search->costs->stage_count > 1
+                      ? "times are of each stage"
+                      : "times are of a stage");
   for (uint32_t k = 0; k < rows; k++) {
     add_bar(text, &choice->candidates[k], BARS_TOP + (int)k * BAR_PITCH, scale);
   }

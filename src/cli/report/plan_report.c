@@ -8,6 +8,11 @@
 #include "cli/io/error_message.h"
 #include "cli/io/text_columns.h"
 
+bool weft_cli_plan_cuts(const struct weft_search_request *request) {
+  assert(request != NULL && request->costs != NULL);
+  return request->costs->part_count > 0 && !request->keep_partition && request->graph == NULL;
+}
+
 double weft_cli_plan_value(const struct weft_search_answer *answer) {
   return (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan) +
          answer->all_reduce;
@@ -117,15 +122,15 @@ static void add_search(struct weft_text *text, const struct weft_cli_plan *plan)
                  plan->answer->stopped ? "; stopped: more time may find a better one" : "");
 }
 
-/* How to get the same numbers again. */
-static void add_files(struct weft_text *text, const struct weft_cli_plan *plan) {
-  if (plan->costs_file == NULL) {
+void weft_cli_plan_add_files(struct weft_text *text, const char *file, const char *costs_file) {
+  assert(text != NULL && (costs_file == NULL || file != NULL));
+  if (costs_file == NULL) {
     return;
   }
   weft_text_addf(text, "%-17s weft sim ", "repeat");
-  weft_cli_add_shell_word(text, plan->file);
+  weft_cli_add_shell_word(text, file);
   weft_text_add(text, " --costs ");
-  weft_cli_add_shell_word(text, plan->costs_file);
+  weft_cli_add_shell_word(text, costs_file);
   weft_text_add(text, "\n");
 }
 
@@ -137,7 +142,7 @@ void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan)
   add_memory(text, plan);
   add_stages(text, plan->answer);
   add_search(text, plan);
-  add_files(text, plan);
+  weft_cli_plan_add_files(text, plan->file, plan->costs_file);
   weft_cli_sim_text_ranks(text, &plan->prediction);
   if (plan->target != NULL) {
     weft_text_add(text, "\n");

@@ -52,14 +52,16 @@ struct weft_cli_scope weft_cli_scope_text(const struct weft_costs *costs,
 }
 
 void weft_cli_heading_add(struct weft_text *text, uint32_t ranks, uint32_t microbatches,
-                          const struct weft_costs *costs, const struct weft_graph *graph) {
+                          const struct weft_costs *costs, const struct weft_graph *graph,
+                          bool by_parts) {
   char sentence[96];
   const uint32_t stages = weft_graph_stage_count(graph);
   const bool is_divided = costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK && stages == 0;
   weft_text_addf(text, "%s, %s%s%s; %s\n\n", weft_cli_count(ranks, "rank").text,
                  weft_cli_count(microbatches, "microbatch").text,
                  costs->unit[0] != '\0' ? "; times in " : "", costs->unit,
-                 is_divided ? "times are of a rank's share of the model: with v stages per rank\n"
+                 by_parts     ? "times are of each stage"
+                 : is_divided ? "times are of a rank's share of the model: with v stages per rank\n"
                               "each stage takes 1/v of its time and of its activations"
                             : weft_costs_describe(costs, ranks, stages > 0 ? stages : 1, sentence,
                                                   sizeof sentence));

@@ -50,8 +50,10 @@ void weft_cli_scope_json(struct weft_json *json, const struct weft_costs *costs,
 const char *weft_cli_scope_name(const struct weft_costs *costs);
 
 /* The heading of a table of schedules: "4 ranks, 8 microbatches; times in ms; " and what the costs
- * are of, where the numbers of stages differ, and an empty line; NULL graph: chains. */
+ * are of, where the numbers of stages differ, and an empty line; NULL graph: chains. `by_parts`:
+ * stages are cut from the costs' parts. */
 void weft_cli_heading_add(struct weft_text *text, uint32_t ranks, uint32_t microbatches,
-                          const struct weft_costs *costs, const struct weft_graph *graph);
+                          const struct weft_costs *costs, const struct weft_graph *graph,
+                          bool by_parts);
 
 #endif
