@@ -54,6 +54,18 @@ trainer() {
   fails 2 "there is no model"
 }
 
+@test "messages have nothing raw of the folder of the program" {
+  local folder=$'a\e[31m\xff'
+  mkdir -p "$folder/share/weft/playground.html" # neither can be read
+  cp "$WEFT" "$folder/weft"
+  printf '#!/none\n' >"$folder/weft-bench"
+  chmod +x "$folder/weft-bench"
+  run --separate-stderr "./$folder/weft" bench
+  fails 69 'a\x1b[31m\xff/weft-bench cannot be started'
+  run --separate-stderr "./$folder/weft" playground -o page.html
+  fails 74 'a\x1b[31m\xff/share/weft/playground.html'
+}
+
 @test "without the other programs weft says what is missing, and helps with it" {
   cp "$WEFT" weft
   for command in train sample; do

@@ -50,7 +50,8 @@ static int copy_page(const struct weft_cli *cli, const struct weft_cli_arguments
     (void)fclose(file);
   }
   if (failed) {
-    weft_cli_print(cli, "'make playground' writes it again", "cannot read '%s'", path);
+    weft_cli_print(cli, "'make playground' writes it again", "cannot read '%s'",
+                   weft_cli_quoted(path).text);
     return WEFT_CLI_IO;
   }
   return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);

@@ -114,8 +114,8 @@ int weft_cli_process_become(const struct weft_cli *cli, const char *name) {
     }
     cli->words[0] = path;
     (void)execv(path, cli->words);
-    weft_cli_print(cli, "run it yourself to see more", "%s cannot be started: %s", path,
-                   strerror(errno));
+    weft_cli_print(cli, "run it yourself to see more", "%s cannot be started: %s",
+                   weft_cli_quoted(path).text, strerror(errno));
     return WEFT_CLI_UNAVAILABLE;
   }
   weft_cli_print(cli,
