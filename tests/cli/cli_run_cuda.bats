@@ -134,6 +134,15 @@ is_sound() {
   done
 }
 
+@test "a GPU that is too old is refused" {
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  on_gpus capability=70 run t.csv --device cuda
+  fails 69 "GPU 0 (Weft fake GPU) has compute capability 7.0, and Weft needs 7.5"
+  hints
+  on_gpus capability=75 run t.csv --device cuda
+  succeeds
+}
+
 @test "a GPU that fails ends the command with a reason" {
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
   on_gpus fail=cuLaunchKernel:9 run t.csv --device cuda

@@ -116,11 +116,21 @@ static enum weft_status split_gpu(const struct weft_cuda *cuda, struct weft_cuda
   return WEFT_OK;
 }
 
+/* Of the kernels that are compiled for every GPU: Turing. */
+enum { CAPABILITY_MIN = 75 };
+
 static enum weft_status open_gpu(struct weft_cuda *cuda, struct weft_cuda_gpu *gpu, uint32_t number,
                                  struct weft_error *error) {
   const struct weft_cuda_api *api = cuda->cuda;
   gpu->number = number;
   WEFT_TRY(weft_cuda_gpu_info(number, &gpu->info, error));
+  if (gpu->info.capability < CAPABILITY_MIN) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "Turing (RTX 20, T4) and newer GPUs have it",
+                     "GPU %" PRIu32 " (%s) has compute capability %" PRIu32 ".%" PRIu32
+                     ", and Weft needs %d.%d",
+                     number, gpu->info.name, gpu->info.capability / 10, gpu->info.capability % 10,
+                     CAPABILITY_MIN / 10, CAPABILITY_MIN % 10);
+  }
   WEFT_CUDA_TRY(api, error, cuDeviceGet, &gpu->device, (int)number);
   WEFT_CUDA_TRY(api, error, cuDevicePrimaryCtxRetain, &gpu->context, gpu->device);
   WEFT_CUDA_TRY(api, error, cuCtxSetCurrent, gpu->context);
