@@ -164,6 +164,7 @@ class Scenarios:
         self.settled("1F1B -p 4 -m 8")
         facts = self.page.text("#facts").replace("\n", " ")
         self.assertIn("makespan 33", facts)
+        self.assertIn("bubble 27.3 % = 9 of 33", facts)
         self.assertIn("cannot hang", facts)
         self.set({"settings": "zbv-zero_bubble -p 4 -m 8 --hop 0.5 --memory 3 --slow 1=1.5"})
         self.settled("zbv-zero_bubble -p 4 -m 8 --hop 0.5 --memory 3 --slow 1=1.5")
