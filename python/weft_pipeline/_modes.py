@@ -7,13 +7,13 @@ import warnings
 from importlib import import_module
 from typing import Any, Callable
 
+from ._devices import RankDevice
 from ._errors import UsageError
-from ._places import Place
 
 
-def modes_of_caller(torch: Any, places: dict[int, Place]) -> list[Callable[[], Any]]:
+def modes_of_caller(torch: Any, devices: dict[int, RankDevice]) -> list[Callable[[], Any]]:
     """Give what makes the caller's modes in another thread; refuses those that cannot be there."""
-    found = _autocasts(torch, places)
+    found = _autocasts(torch, devices)
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)  # only the inner one counts
     if hooks is not None:
         found.append(functools.partial(torch.autograd.graph.saved_tensors_hooks, *hooks))
@@ -32,16 +32,16 @@ def modes_of_caller(torch: Any, places: dict[int, Place]) -> list[Callable[[], A
     return found
 
 
-def dtypes_of(torch: Any, places: dict[int, Place]) -> dict[str, Any]:
+def dtypes_of(torch: Any, devices: dict[int, RankDevice]) -> dict[str, Any]:
     """Give what autocast of the caller makes of tensors, by kind of device."""
     return {
         kind: torch.get_autocast_dtype(kind)
-        for kind in {place.device.type for place in places.values()}
+        for kind in {device.torch_device.type for device in devices.values()}
         if torch.is_autocast_enabled(kind)
     }
 
 
-def _autocasts(torch: Any, places: dict[int, Place]) -> list[Callable[[], Any]]:
+def _autocasts(torch: Any, devices: dict[int, RankDevice]) -> list[Callable[[], Any]]:
     return [
         functools.partial(
             torch.autocast,
@@ -49,7 +49,7 @@ def _autocasts(torch: Any, places: dict[int, Place]) -> list[Callable[[], Any]]:
             dtype=dtype,
             cache_enabled=torch.is_autocast_cache_enabled(),
         )
-        for kind, dtype in dtypes_of(torch, places).items()
+        for kind, dtype in dtypes_of(torch, devices).items()
     ]
 
 

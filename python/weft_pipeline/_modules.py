@@ -39,8 +39,8 @@ class Shared(NamedTuple):
 
 def _wrapper_of(module: Any) -> Optional[str]:
     """What PyTorch calls the wrapper that a module is; its parts are not looked at."""
-    for place, name in _WRAPPERS:
-        kind = getattr(sys.modules.get(place), name, None)  # without it there are none
+    for package, name in _WRAPPERS:
+        kind = getattr(sys.modules.get(package), name, None)  # without it there are none
         if kind is not None and isinstance(module, kind):
             return "fully_shard (FSDP2)" if name == "FSDPModule" else name
     contract = sys.modules.get("torch.distributed._composable.contract")
@@ -139,7 +139,7 @@ def check_weights(torch: Any, modules: list[Any], functions: dict[int, Any]) -> 
             )
 
 
-def look_at(tensors: list[Shared], values: bool = True) -> list[tuple[int, Any]]:
+def scan(tensors: list[Shared], values: bool = True) -> list[tuple[int, Any]]:
     """Remember tensors: how often they changed, and with `values` small buffers whole.
 
     Not all changes of buffers count: those by functional.batch_norm() do not.

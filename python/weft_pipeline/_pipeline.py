@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from . import launch
+from ._devices import RankDevice, rank_devices_of, same_device
 from ._draws import with_holder
 from ._errors import CancelledError, Error, StageError, StalledError, UsageError
 from ._graph import Edge, Graph, chain_edges, graph_pointer
@@ -34,10 +35,9 @@ from ._modules import (
     check_unchanged,
     check_weights,
     groups_of,
-    look_at,
     parts_of,
+    scan,
 )
-from ._places import Place, places_of, same_device
 from ._plan import Plan
 from ._program import Program, Table
 from ._stages import Runs, Stage
@@ -134,16 +134,16 @@ def _program_of(
     return program
 
 
-def _transport_of(transport: Optional[str], places: dict[int, Place], partitions: int) -> str:
-    """The transport for ranks on these places: the one that is asked for, if it serves them."""
-    devices = sorted({str(place.device) for place in places.values() if place.enqueues})
-    found = transport or ("cuda" if devices else "threads")
-    if devices and found == "threads":
+def _transport_of(transport: Optional[str], devices: dict[int, RankDevice], partitions: int) -> str:
+    """The transport for ranks on these devices: the one that is asked for, if it serves them."""
+    names = sorted({str(device.torch_device) for device in devices.values() if device.enqueues})
+    found = transport or ("cuda" if names else "threads")
+    if names and found == "threads":
         raise UsageError(
-            f"stages are on {', '.join(devices)}, and the transport threads is for the CPU",
+            f"stages are on {', '.join(names)}, and the transport threads is for the CPU",
             'leave transport out, or give "cuda"',
         )
-    if not devices and found in ("cuda", "nccl"):
+    if not names and found in ("cuda", "nccl"):
         raise UsageError(
             f"no stage is on a GPU, and the transport {found} is for GPUs",
             'module.to("cuda"), or leave transport out',
@@ -187,12 +187,12 @@ class Pipeline(Immutable):
 
     __slots__ = (
         "_buffers",
+        "_devices",
         "_edges",
         "_lock",
         "_losses",
         "_microbatches",
         "_partitions",
-        "_places",
         "_progress",
         "_rank",
         "_runs",
@@ -211,7 +211,7 @@ class Pipeline(Immutable):
     _losses: tuple[int, ...]  # stages without out-edges
     _microbatches: int
     _partitions: int
-    _places: dict[int, Place]  # of the ranks of this process
+    _devices: dict[int, RankDevice]  # of the ranks of this process
     _progress: str
     _rank: Optional[int]  # None: all ranks are here
     _runs: Runs
@@ -266,10 +266,10 @@ class Pipeline(Immutable):
                 f"mpirun -n {program.ranks} starts that many",
             )
         buffers = check_modules(torch, modules, functions, program, rank)
-        places = places_of(torch, modules, program, rank)
+        devices = rank_devices_of(torch, modules, program, rank)
         runs = Runs(torch, program)
         made = [
-            Stage(runs, places[owner or 0], k, modules[k], functions.get(k))
+            Stage(runs, devices[owner or 0], k, modules[k], functions.get(k))
             if rank is None or owner == rank
             else None
             for k, owner in enumerate(program.rank_of_stage)
@@ -285,14 +285,14 @@ class Pipeline(Immutable):
             _microbatches=program.microbatches,
             _lock=launch.state.lock if is_job else threading.Lock(),
             _partitions=parts,
-            _places=places,
+            _devices=devices,
             _progress=progress,
             _rank=rank,
             _runs=runs,
             _scale=scale,
             _stages=made,
             _stall=stall,
-            _transport=_transport_of(transport, places, parts),
+            _transport=_transport_of(transport, devices, parts),
             _world=[],
         )
         if is_job:
@@ -307,7 +307,7 @@ class Pipeline(Immutable):
         for stage in self._stages:
             if stage is not None:
                 stage.forget()
-        with same_device(self._runs.torch, self._places):
+        with same_device(self._runs.torch, self._devices):
             self._world.clear()
 
     def _open(self, xs: dict[int, Any]) -> World:
@@ -315,7 +315,7 @@ class Pipeline(Immutable):
 
         In this process also where stages may give another dtype: in autocast, or not any more.
         """
-        kinds = dtypes_of(self._runs.torch, self._places), {k: x.dtype for k, x in xs.items()}
+        kinds = dtypes_of(self._runs.torch, self._devices), {k: x.dtype for k, x in xs.items()}
         if self._world and self._rank is None and self._world[0].kinds != kinds:
             self._clear()
         if self._world:
@@ -374,8 +374,8 @@ class Pipeline(Immutable):
                 f"{name} requires a gradient, and Pipeline gives none for a batch",
                 f"give {name}.detach(); what is to learn is a parameter of a stage",
             )
-        place = made.place  # streams of a GPU wait for the copy, the host's threads do not
-        return tensor.detach().to(place.device, non_blocking=place.enqueues)
+        device = made.device  # streams of a GPU wait for the copy, the host's threads do not
+        return tensor.detach().to(device.torch_device, non_blocking=device.enqueues)
 
     def _run(self, function: Any, x: Any, target: Any, output: bool) -> StepResult:
         training = function is lib.weft_pipeline_step
@@ -395,7 +395,7 @@ class Pipeline(Immutable):
                 raise UsageError("the job has failed before", "end the process") from (
                     launch.state.agreed
                 )
-            with same_device(self._runs.torch, self._places):
+            with same_device(self._runs.torch, self._devices):
                 return self._run_on(self._open(xs), function, xs, targets, output)
 
     def _run_on(
@@ -423,7 +423,7 @@ class Pipeline(Immutable):
         results = {rank: c.weft_step_result() for rank in batches if rank is not None}
         modes, is_profiled = [], False
         if self._rank is None:  # otherwise this thread computes
-            modes = modes_of_caller(torch, self._places)
+            modes = modes_of_caller(torch, self._devices)
             is_profiled = torch.autograd._profiler_enabled()
         unseen: list[int] = []  # ranks that a profiler does not see
         context = contextvars.copy_context()  # for other threads, too
@@ -440,17 +440,17 @@ class Pipeline(Immutable):
                 arguments = pipeline, ctypes.byref(batch), into, ctypes.byref(error)
                 return int(context.copy().run(function, *arguments))
 
-        for place in self._places.values():
-            place.begin()
+        for device in self._devices.values():
+            device.begin()
         stages = [stage for stage in self._stages if stage is not None]
-        values = look_at(self._buffers)
+        values = scan(self._buffers)
         for stage in stages:
             stage.look(training)
         if training:
             self._check_weights(stages)
         runs.draws.begin(world.modules, training)
         runs.missing.clear()
-        is_threads = self._transport == "threads" and len(self._places) > 1
+        is_threads = self._transport == "threads" and len(self._devices) > 1
         runs.groups = groups_of(torch) if is_threads else []
         if training:
             for stage in stages:

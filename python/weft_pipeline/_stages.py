@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Callable, Optional
 
 from ._attributes import Left, left_by, reads_of
+from ._devices import RankDevice
 from ._draws import Draws
 from ._errors import Error, UsageError
 from ._library import c
@@ -23,15 +24,14 @@ from ._modules import (
     collectives_of,
     explained,
     leaves_of,
-    look_at,
+    scan,
 )
-from ._places import Place
 from ._program import Program
 from ._tensors import ITEM, shape_of
 
 _TENSORS = ctypes.sizeof(c.weft_tensors)  # of one edge
 
-_WALK_FROM = 1 << 16  # weights of a stage
+_VISIT_FROM = 1 << 16  # weights of a stage
 _COMPUTE = ("forward", "backward", "backward_input", "backward_weight")
 
 
@@ -66,15 +66,15 @@ class Stage:
     def __init__(
         self,
         runs: Runs,
-        place: Place,
+        device: RankDevice,
         index: int,
         module: Any,
         loss_fn: Optional[Callable[..., Any]],
     ) -> None:
-        """Make a stage on a place."""
+        """Make a stage on a device."""
         self.runs = runs
-        self.place = place
-        self.view = place.view
+        self.device = device
+        self.view = device.view
         self.index = index
         self.rank = runs.rank_of_stage[index]
         self.module = module
@@ -95,8 +95,8 @@ class Stage:
         self.visits: dict[int, Visits] = {}  # of their split backwards
         self.calls: dict[int, Any] = {}
         # Autograd's W after I goes through the stage once more. PyTorch's pipelining avoids that
-        # by a walk through the graph, which is worth it where the stage computes for longer.
-        self.walks = sum(weight.numel() for weight in module.parameters()) >= _WALK_FROM
+        # by a visit of the graph, which is worth it where the stage computes for longer.
+        self.visits_graph = sum(weight.numel() for weight in module.parameters()) >= _VISIT_FROM
         # A loss may be a module with weights, which are the stage's then.
         is_module = isinstance(loss_fn, runs.torch.nn.Module)
         self.modules: tuple[Any, ...] = (module, loss_fn) if is_module else (module,)
@@ -113,7 +113,7 @@ class Stage:
         self.keeps = False  # the module did
         self.ops = c.weft_stage_ops()
         self.ops.name = b"torch"
-        self.ops.enqueues = place.enqueues  # and replays nothing: the module decides on the host
+        self.ops.enqueues = device.enqueues  # and replays nothing: the module decides on the host
         self.functions = []  # kept alive
         for name in (*_COMPUTE, "scale_grads"):
             function = _Function(self._guarded(getattr(self, name)))
@@ -198,10 +198,10 @@ class Stage:
 
     def _guarded(self, function: Callable[[Any], None]) -> Callable[[int, int, int], int]:
         """Exceptions become an error of the runtime, and come out of step()."""
-        calls, enter, draws = self.calls, self.place.enter, self.runs.draws
+        calls, enter, draws = self.calls, self.device.enter, self.runs.draws
         name = getattr(function, "__name__", "")
         kind = _COMPUTE.index(name) if name in _COMPUTE else None
-        waits = self.place.enqueues  # one thread has all these, so nobody else has the generator
+        waits = self.device.enqueues  # one thread has all these, so nobody else has the generator
 
         def run(_stage: int, address: int, error: int) -> int:
             try:
@@ -337,7 +337,7 @@ class Stage:
         is_kept = any(item.is_kept(self.runs.uses_of) for item in seen)
         if seen and seen[0].is_copy:
             self.keeps = self.keeps or is_kept
-        elif is_kept and not self.place.enqueues:  # there autograd lets go of it in its own time
+        elif is_kept and not self.device.enqueues:  # there autograd lets go of it in its own time
             gc.collect()
             if any(item.is_kept(self.runs.uses_of) for item in seen):
                 raise UsageError(
@@ -376,7 +376,7 @@ class Stage:
                 f"one number",
                 'reduction="mean" or "sum" of PyTorch\'s losses gives one',
             )
-        self.place.put_loss(where.loss, loss)
+        self.device.put_loss(where.loss, loss)
         return loss
 
     def parts_of(self, y: Any, count: int) -> list[Any]:
@@ -413,7 +413,7 @@ class Stage:
                     "autocast); after close() the next step begins anew, but not between processes",
                 )
             item = c.weft_tensor.from_address(outputs + ITEM)
-            item.shape = shape_of(y, f"{self.name} gives", self.place.device)
+            item.shape = shape_of(y, f"{self.name} gives", self.device.torch_device)
             out = self.view(outputs)
         out.copy_(y.detach())
 
@@ -486,7 +486,8 @@ class Stage:
         if seen is not None and self.trained:
             self.visits[slot] = Visits(self.runs.torch, roots)
         with self._looked_at(seen, self.left.get(slot, ()), grads, self.visits.get(slot)):
-            if not (self.walks and len(roots) == len(ends) == len(xs) == 1) or not self._walk(
+            is_single = len(roots) == len(ends) == len(xs) == 1
+            if not (self.visits_graph and is_single) or not self._visit_graph(
                 where, ends[0], roots[0], grads, seen
             ):
                 self.kept[slot] = (grads, roots, seen)
@@ -505,7 +506,7 @@ class Stage:
                     "backwards (1F1B)",
                 )
 
-    def _walk(
+    def _visit_graph(
         self, where: Any, x: Any, root: Any, grads: tuple[Any, ...], seen: Optional[list[_Seen]]
     ) -> bool:
         """Compute the gradient of the input, and keep those where the weights go on from.
@@ -586,7 +587,7 @@ class Stage:
             return
         before, versions = self._state(), [_version(grad) for grad in grads]
         visiting = contextlib.nullcontext() if visits is None else visits.look()
-        with reads_of(self.runs.torch, left, not self.place.enqueues) as names, visiting:
+        with reads_of(self.runs.torch, left, not self.device.enqueues) as names, visiting:
             yield
         self._check_state(*before)
         if visits is not None and visits.changed is not None:
@@ -622,7 +623,7 @@ class Stage:
             )
             for name, tensor in named
         ]
-        return parts, look_at(parts, not self.place.enqueues)
+        return parts, scan(parts, not self.device.enqueues)
 
     def _check_state(self, parts: list[Shared], before: list[tuple[int, Any]]) -> None:
         """Refuse what a backward changes: microbatches that are under way would see it."""

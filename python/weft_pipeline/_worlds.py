@@ -6,10 +6,10 @@ import ctypes
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import launch
+from ._devices import Gpus
 from ._errors import StageError, UsageError
 from ._library import Handle, c, call, lib, raise_error
 from ._modules import without_data
-from ._places import Gpus
 from ._stages import field_type
 from ._tensors import NAMES, shape_of
 from ._variables import put_back
@@ -36,8 +36,8 @@ class World:
         self.modules = [part for module in tops for part in module.modules()]
         mine = [stage.module for stage in stages if stage is not None]
         gpus = None
-        if any(place.enqueues for place in owner._places.values()):
-            gpus = Gpus(owner._places, owner._partitions)
+        if any(device.enqueues for device in owner._devices.values()):
+            gpus = Gpus(owner._devices, owner._partitions)
         if self.rank is None:
             with put_back(mine):
                 boundaries = _boundaries(owner, xs, lambda m: [m])
@@ -212,7 +212,7 @@ def _given(
     torch = owner._runs.torch
     stage = owner._stages[k]
     assert stage is not None
-    device = stage.place.device
+    device = stage.device.torch_device
     with without_data(torch, k, stage.module) as twin:
         if not inputs:
             shape_of(x, f"{stage.name} takes x,", device)

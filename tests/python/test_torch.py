@@ -512,7 +512,7 @@ def test_pipeline_splits_the_backward_of_large_stages(view):
         module.zero_grad()
     table = weft.Table.named("ZBVZeroBubble", ranks=2, microbatches=4)
     pipeline = weft_torch.Pipeline(modules, table, loss_of, scale_grads=False, stall_limit=60)
-    assert all(stage.walks for stage in pipeline._stages)
+    assert all(stage.visits_graph for stage in pipeline._stages)
     pipeline.step(x, y)
     found = [weight.grad for module in modules for weight in module.parameters()]
     for got, want in zip(found, expected):

@@ -20,7 +20,7 @@ import test_launch
 import test_torch_graphs
 import weft_pipeline as weft
 import weft_pipeline.torch as weft_torch
-from weft_pipeline import _places, _tensors
+from weft_pipeline import _devices, _tensors
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from test_torch import batch_of, fake, loss_of, modules_of, reference  # noqa: E402
@@ -60,7 +60,7 @@ class Views(_tensors.Views):
         return super().make(item)
 
 
-class Gpu(_places.Gpu):
+class Gpu(_devices.Gpu):
     """A GPU of the fake driver, on which PyTorch computes at once."""
 
     threads = None  # of a step
@@ -71,7 +71,7 @@ class Gpu(_places.Gpu):
         self.driver.fake_cuda_view.restype = ctypes.c_void_p
         self.driver.fake_cuda_view.argtypes = [ctypes.c_void_p]
         self.driver.fake_cuda_run.restype = ctypes.c_bool
-        self.device = torch.device("cpu")
+        self.torch_device = torch.device("cpu")
         self.view = Views(self.driver)
 
     def begin(self):
@@ -87,7 +87,7 @@ class Gpu(_places.Gpu):
 def on_gpus(monkeypatch, gpu_of_rank):
     """Ranks on these GPUs; None: on the host."""
     monkeypatch.setattr(
-        _places,
+        _devices,
         "_device_of",
         lambda _, rank: (
             torch.device("cpu")
@@ -95,7 +95,7 @@ def on_gpus(monkeypatch, gpu_of_rank):
             else torch.device("cuda", gpu_of_rank(rank))
         ),
     )
-    monkeypatch.setattr(_places, "Gpu", Gpu)
+    monkeypatch.setattr(_devices, "Gpu", Gpu)
 
 
 WHERE = {
@@ -165,12 +165,12 @@ def test_places_of_ranks():
         (3, 2, [0, 0, 1]),
         (2, 4, [0, 1]),
     ):
-        places = {r: Gpu(torch, 1) for r in range(ranks)}
-        gpus = _places.Gpus(places, parts)
+        devices = {r: Gpu(torch, 1) for r in range(ranks)}
+        gpus = _devices.Gpus(devices, parts)
         addresses = [ctypes.addressof(gpus.device_of[r].contents) for r in range(ranks)]
         assert len(set(addresses)) == ranks
         assert all(device.contents.number == 1 for device in gpus.device_of.values())
-        lib = _places.lib
+        lib = _devices.lib
         count = len(set(expected)) if parts else 1
         texts = {
             ctypes.addressof(lib.weft_cuda_device(gpus.handle.pointer, k).contents): (
@@ -254,7 +254,7 @@ import torch
 import weft_pipeline as weft
 import weft_pipeline.torch as weft_torch
 from test_torch import batch_of, loss_of, modules_of
-from test_torch_gpus import Gpu, _places
+from test_torch_gpus import Gpu, _devices
 from weft_pipeline import _stages
 
 driver = ctypes.CDLL("libcuda.so.1")
@@ -283,8 +283,8 @@ threading.Thread(target=work, daemon=True).start()
 torch.set_num_threads(1)
 transport, name = sys.argv[1:]
 me = launch.info()
-_places._device_of = lambda modules, rank: torch.device("cuda", rank % 2)
-_places.Gpu = Gpu
+_devices._device_of = lambda modules, rank: torch.device("cuda", rank % 2)
+_devices.Gpu = Gpu
 table = weft.Table.named(name, ranks=me.ranks, microbatches=4)
 mine = weft_torch.stages_of(table, me.rank)
 modules = [module if k in mine else None for k, module in enumerate(modules_of(table.stages))]
@@ -338,7 +338,7 @@ def test_a_process_per_rank(mpi, transport, ranks, name, tmp_path, monkeypatch):
 
 
 class Recorded:
-    """As much of torch.cuda as a place uses; it writes down what is asked of it."""
+    """As much of torch.cuda as a device uses; it writes down what is asked of it."""
 
     def __init__(self):
         log = self.log = []
@@ -383,18 +383,18 @@ class Torch:
 
 def test_streams_are_ordered_after_the_caller():
     module = Torch()
-    place = _places.Gpu(module, 1)
+    device = _devices.Gpu(module, 1)
     log = module.cuda.log
     for _ in range(2):  # a stream waits once in every step, before its first action
         log.clear()
-        place.begin()
+        device.begin()
         for handle in (16, 32, 16):
-            place.enter(handle)
+            device.enter(handle)
         caller = ("record", "the caller's on cuda:1")
         assert log == [caller, ("wait", 16), ("set", 16), ("wait", 32), ("set", 32), ("set", 16)]
     log.clear()
-    with _places.same_device(module, {0: place, 1: _places.Host(torch)}):
-        place.enter(16)
+    with _devices.same_device(module, {0: device, 1: _devices.Host(torch)}):
+        device.enter(16)
     assert log[-2:] == [("set", "the caller's on cuda:1"), ("device", 0)]
 
 
@@ -430,7 +430,7 @@ def on_cuda(count):
 @pytest.mark.skipif(IS_FAKE, reason="there is a fake GPU")
 def test_without_a_gpu():
     pipeline = weft_torch.Pipeline(on_cuda(2), "1F1B", loss_of, microbatches=4)
-    assert {str(place.device) for place in pipeline._places.values()} == {"cuda:0"}
+    assert {str(device.torch_device) for device in pipeline._devices.values()} == {"cuda:0"}
     with pytest.raises(weft.UnavailableError) as caught:
         pipeline._open({0: torch.empty(8, 4)})
     assert "libcuda" in caught.value.message and caught.value.hint
@@ -453,5 +453,5 @@ def test_wrong_arguments():
     # A stage without weights is where the one before it is.
     table = weft.Table.named("1F1B", ranks=3, microbatches=4)
     stages = [*on_cuda(1), torch.nn.Tanh(), *modules_of(1)]
-    places = weft_torch.Pipeline(stages, table, loss_of)._places
-    assert [str(places[r].device) for r in range(3)] == ["cuda:0", "cuda:0", "cpu"]
+    devices = weft_torch.Pipeline(stages, table, loss_of)._devices
+    assert [str(devices[r].torch_device) for r in range(3)] == ["cuda:0", "cuda:0", "cpu"]

@@ -162,7 +162,7 @@ def test_large_stages_split_their_backward():
     graph = weft.Graph(GRAPHS["skip"])
     modules = modules_for(graph, hidden=7400)
     pipeline = weft_torch.Pipeline(modules, "ZBH1", loss_of, graph=graph, microbatches=4)
-    assert all(stage.walks for stage in pipeline._stages)
+    assert all(stage.visits_graph for stage in pipeline._stages)
     compare(modules, graph, "ZBH1")
 
 

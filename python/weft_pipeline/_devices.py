@@ -27,9 +27,9 @@ class Host:
     enter: Optional[Callable[[int], None]] = None
 
     def __init__(self, torch: Any) -> None:
-        """Make the place."""
-        self.device = torch.device("cpu")
-        self.view = Views(torch, self.device)
+        """Make it."""
+        self.torch_device = torch.device("cpu")
+        self.view = Views(torch, self.torch_device)
 
     def begin(self) -> None:
         """Begin a step."""
@@ -46,11 +46,11 @@ class Gpu:
     enqueues = True
 
     def __init__(self, torch: Any, index: int) -> None:
-        """Make the place of a GPU, counted as PyTorch and CUDA do."""
+        """Make a GPU, counted as PyTorch and CUDA do."""
         self.torch = torch
         self.number = index
-        self.device = torch.device("cuda", index)
-        self.view = Views(torch, self.device)
+        self.torch_device = torch.device("cuda", index)
+        self.view = Views(torch, self.torch_device)
         self.losses: dict[int, Any] = {}
         self.streams: dict[int, Any] = {}
         self.begun: Any = None  # event: what the caller had enqueued when the step began
@@ -61,14 +61,14 @@ class Gpu:
         cuda = self.torch.cuda
         if self.begun is None:
             self.begun = cuda.Event()
-        self.begun.record(cuda.current_stream(self.device))
+        self.begun.record(cuda.current_stream(self.torch_device))
         self.in_step.clear()
 
     def enter(self, handle: int) -> None:
         """Make a stream of the runtime PyTorch's current one, in this thread."""
         stream = self.streams.get(handle)
         if stream is None:
-            stream = self.torch.cuda.ExternalStream(handle, device=self.device)
+            stream = self.torch.cuda.ExternalStream(handle, device=self.torch_device)
             self.streams[handle] = stream
         if handle not in self.in_step:
             stream.wait_event(self.begun)
@@ -82,16 +82,16 @@ class Gpu:
         """
         into = self.losses.get(address)
         if into is None:
-            into = tensor_at(self.torch, address, c.WEFT_F64, [], self.device)
+            into = tensor_at(self.torch, address, c.WEFT_F64, [], self.torch_device)
             self.losses[address] = into
         self.torch.mul(loss.detach().reshape(()), 1, out=into)
 
 
-Place = Union[Host, Gpu]
+RankDevice = Union[Host, Gpu]
 
 
-def place_at(torch: Any, device: Any) -> Place:
-    """Make the place of a device of PyTorch."""
+def rank_device_at(torch: Any, device: Any) -> RankDevice:
+    """Make that of a device of PyTorch."""
     return Host(torch) if device.type == "cpu" else Gpu(torch, device.index or 0)
 
 
@@ -117,24 +117,24 @@ def _device_of(modules: dict[int, Any], rank: int) -> Any:
     return next(iter(found), None)
 
 
-def places_of(
+def rank_devices_of(
     torch: Any, modules: list[Any], program: Program, rank: Optional[int]
-) -> dict[int, Place]:
-    """Give the place of each rank of this process; ranks without weights are beside a neighbour."""
-    devices: dict[int, Any] = {}
+) -> dict[int, RankDevice]:
+    """Give the device of each rank of this process; without weights it is a neighbour's."""
+    homes: dict[int, Any] = {}
     for r in range(program.ranks) if rank is None else [rank]:
         mine = {k: modules[k] for k, owner in enumerate(program.rank_of_stage) if owner == r}
-        devices[r] = _device_of(mine, r)
-    known = [device for device in devices.values() if device is not None]
+        homes[r] = _device_of(mine, r)
+    known = [device for device in homes.values() if device is not None]
     last = known[0] if known else torch.device("cpu")
-    made: dict[Any, Place] = {}
-    places = {}
-    for r, device in devices.items():
+    made: dict[Any, RankDevice] = {}
+    devices = {}
+    for r, device in homes.items():
         last = last if device is None else device
         if last not in made:
-            made[last] = place_at(torch, last)
-        places[r] = made[last]
-    return places
+            made[last] = rank_device_at(torch, last)
+        devices[r] = made[last]
+    return devices
 
 
 # ---- The runtime's devices ----
@@ -143,9 +143,9 @@ def places_of(
 class Gpus:
     """GPUs, or partitions of them, for the ranks of this process."""
 
-    def __init__(self, places: dict[int, Place], partitions: int) -> None:
+    def __init__(self, devices: dict[int, RankDevice], partitions: int) -> None:
         """Open them. Ranks of a GPU go to its partitions in order, as many in each as is even."""
-        numbers = {r: place.number for r, place in places.items() if isinstance(place, Gpu)}
+        numbers = {r: device.number for r, device in devices.items() if isinstance(device, Gpu)}
         gpus = sorted(set(numbers.values()))
         parts = max(partitions, 1)
         room = max(-(-list(numbers.values()).count(gpu) // parts) for gpu in gpus)
@@ -168,15 +168,15 @@ class Gpus:
 
 
 @contextlib.contextmanager
-def same_device(torch: Any, places: dict[int, Place]) -> Iterator[None]:
+def same_device(torch: Any, devices: dict[int, RankDevice]) -> Iterator[None]:
     """Leave the caller's current GPU and stream as they are; the runtime has its own."""
-    if not any(place.enqueues for place in places.values()) or not torch.cuda.is_initialized():
+    if not any(device.enqueues for device in devices.values()) or not torch.cuda.is_initialized():
         yield
         return
     cuda = torch.cuda
     before = cuda.current_device()
-    devices = {place.device for place in places.values() if place.enqueues}
-    streams = [cuda.current_stream(device) for device in devices]
+    gpus = {device.torch_device for device in devices.values() if device.enqueues}
+    streams = [cuda.current_stream(gpu) for gpu in gpus]
     try:
         yield
     finally:
