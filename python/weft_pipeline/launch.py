@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import stat
 import sys
 import threading
 import traceback
@@ -126,6 +127,21 @@ def _end() -> None:
 _PROGRESS = ("calls", "thread")
 
 
+def _is_trusted(path: str, owner: int) -> bool:
+    """Whether a file and its folder are root's, this user's or `owner`'s, and not for all to write.
+
+    As in mpi_loader.c: a driver is code.
+    """
+    for each in (path, os.path.dirname(path)):
+        try:
+            facts = os.stat(each)
+        except OSError:
+            return False
+        if facts.st_uid not in (0, os.geteuid(), owner) or facts.st_mode & stat.S_IWOTH:
+            return False
+    return True
+
+
 def _driver() -> Optional[str]:
     """A driver of a Weft whose command is on PATH, installed or in a build folder.
 
@@ -134,13 +150,15 @@ def _driver() -> Optional[str]:
     name = info().launcher
     machine = os.uname().machine
     for folder in os.environ.get("PATH", "").split(os.pathsep):
-        if not os.path.isabs(folder) or not os.path.exists(os.path.join(folder, "weft")):
+        command = os.path.join(folder, "weft")
+        if not os.path.isabs(folder) or not os.path.exists(command):
             continue  # never relative to the current folder
+        owner = os.stat(command).st_uid
         for place in ("../lib/weft", f"../lib/{machine}-linux-gnu/weft", "lib"):
             for which in [name] if name else ["openmpi", "mpich"]:
-                path = os.path.join(folder, place, f"weft-mpi-{which}.so")
-                if os.path.exists(path):
-                    return os.path.normpath(path)
+                path = os.path.realpath(os.path.join(folder, place, f"weft-mpi-{which}.so"))
+                if _is_trusted(path, owner):
+                    return path
     return None
 
 

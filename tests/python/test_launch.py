@@ -83,6 +83,33 @@ def test_the_driver_is_found_by_path(tmp_path, monkeypatch):
         assert launch._driver() == expected
 
 
+def test_a_driver_that_others_can_change_is_not_taken(tmp_path, monkeypatch):
+    """Nor one in a folder in which they can, also where a link leads there."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/weft").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    (tmp_path / "lib/weft").mkdir(parents=True)
+    driver = tmp_path / "lib/weft/weft-mpi-openmpi.so"
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    driver.touch()
+    assert launch._driver() == str(driver)
+    driver.chmod(0o666)
+    assert launch._driver() is None
+    driver.chmod(0o644)
+    (tmp_path / "lib/weft").chmod(0o777)
+    assert launch._driver() is None
+    (tmp_path / "lib/weft").chmod(0o755)
+    driver.rename(tmp_path / "open/driver.so")
+    driver.symlink_to("../../open/driver.so")
+    assert launch._driver() is None
+    if os.geteuid() == 0:
+        (tmp_path / "open").chmod(0o755)
+        assert launch._driver() == str(tmp_path / "open/driver.so")
+        os.chown(tmp_path / "open", 65534, 65534)
+        assert launch._driver() is None
+
+
 def test_all_is_well(tmp_path):
     if not MPIS:
         pytest.skip("Weft is built without MPI, or there is no mpirun")
