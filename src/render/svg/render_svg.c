@@ -142,8 +142,8 @@ static void lay_out(struct weft_svg *svg) {
     svg->row.memory = 0;
   }
   const double words = weft_svg_words_right(svg), half = (svg->width - svg->plot_left) / 2;
-  const double wanted = words < half ? words : half;
-  svg->plot_width = svg->width - svg->plot_left - (wanted > RIGHT ? wanted : RIGHT);
+  const double wanted = words < half ? words : half, least = RIGHT;
+  svg->plot_width = svg->width - svg->plot_left - (wanted > least ? wanted : least);
   svg->rows_top = svg->bare ? TOP_BARE : weft_svg_has_name(svg) ? TOP : TOP - TITLE;
   svg->rows_top += weft_svg_place_note(svg);
   if (!shows_transfers(svg)) {
