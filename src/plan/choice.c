@@ -41,6 +41,7 @@ struct candidate {
 struct choosing {
   const struct weft_allocator *allocator;
   const struct weft_choice_request *request;
+  const struct weft_stage_source *source;
   struct weft_arena arena;
   struct candidate *list; /* [count] of CANDIDATES_MAX */
   uint32_t count;
@@ -84,7 +85,7 @@ static enum weft_status add_candidate(struct choosing *choosing, const struct we
                                          .placement = shape->placement,
                                          .value = INFINITY},
                                   .costs = *search->costs};
-  if (search->costs->stage_count == 1 && search->graph == NULL) {
+  if (search->costs->stage_count == 1 && choosing->source->divides_model) {
     candidate->entry = weft_stage_costs_divide(&search->costs->stages[0],
                                                (double)shape->ranks * shape->stages_per_rank);
     candidate->costs.stages = &candidate->entry;
@@ -117,10 +118,10 @@ static enum weft_status list_candidates(struct choosing *choosing, struct weft_e
     own.ranks = p;
     own.microbatches = (uint32_t)m;
     own.keep_partition = false;
-    const uint32_t count = weft_plan_shapes(&own, search->stages_per_rank, shapes);
+    const uint32_t count = choosing->source->list_shapes(&own, search->stages_per_rank, shapes);
     for (uint32_t n = 0; n < count; n++) {
       /* One rank has nothing to wait for: more stages do not help. */
-      const bool helps = p > 1 || search->graph != NULL || search->stages_per_rank > 0 || n == 0;
+      const bool helps = p > 1 || search->stages_per_rank > 0 || n == 0;
       WEFT_TRY(helps ? add_candidate(choosing, &shapes[n], error) : WEFT_OK);
     }
   }
@@ -130,7 +131,6 @@ static enum weft_status list_candidates(struct choosing *choosing, struct weft_e
 static enum weft_status check_request(const struct weft_choice_request *request,
                                       struct weft_error *error) {
   const struct weft_search_request *search = &request->search;
-  WEFT_NEED(search->costs, error);
   const uint32_t stages = weft_graph_stage_count(search->graph);
   WEFT_TRY(
       weft_costs_check(search->costs, stages > 0 ? stages : search->costs->stage_count, error));
@@ -144,14 +144,11 @@ static enum weft_status check_request(const struct weft_choice_request *request,
                      "%" PRIu32 " ranks; the limit is %" PRIu32, search->ranks, WEFT_RANKS_MAX);
   }
   WEFT_TRY(weft_plan_check_factors(search, error));
-  if (search->graph != NULL) {
-    return search->rank_of == NULL
-               ? WEFT_OK
-               : weft_fail(error, WEFT_ERR_USAGE, "leave one of them out",
-                           "the ranks of a pipeline are to be chosen, and those of its stages are "
-                           "given");
+  if (search->rank_of != NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "leave one of them out",
+                     "the ranks of a pipeline are to be chosen, and those of its stages are given");
   }
-  if (search->costs->part_count == 0) {
+  if (weft_stage_source_of(search)->count_pieces(search) == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give costs with parts, one for each layer",
                      "the costs have no parts: the choice of the ranks of a pipeline needs to know "
                      "what can be divided");
@@ -159,30 +156,24 @@ static enum weft_status check_request(const struct weft_choice_request *request,
   return WEFT_OK;
 }
 
-static enum weft_status fail_none(const struct weft_choice_request *request,
-                                  struct weft_error *error) {
-  const struct weft_search_request *search = &request->search;
-  const double size = fmax(1, search->costs->microbatch_size);
-  if (search->graph != NULL) {
-    return weft_fail(
-        error, WEFT_ERR_USAGE, "choose a batch that the replicas can divide, or other ranks",
-        "no pipeline of at most %" PRIu32 " ranks, one for each stage, divides %" PRIu32
-        " ranks and a global batch of %" PRIu64 " in microbatches of %g%s%s",
-        search->graph->stage_count, search->ranks, request->global_batch, size,
-        search->any_placement ? "" : " with equally many stages on each rank, as in a ",
-        search->any_placement ? "" : weft_placement_name(search->placement));
-  }
+static enum weft_status fail_none(const struct choosing *choosing, struct weft_error *error) {
+  const struct weft_search_request *search = &choosing->request->search;
+  const struct weft_stage_source *source = choosing->source;
   return weft_fail(
       error, WEFT_ERR_USAGE, "choose a batch that the replicas can divide, or other ranks",
-      "no pipeline divides %" PRIu32 " ranks, %" PRIu32 " parts and a global batch of %" PRIu64
-      " in microbatches of %g: ranks x "
-      "replicas = %" PRIu32
-      ", every stage has a part, and every replica has the same "
-      "number of microbatches",
-      search->ranks, search->costs->part_count, request->global_batch, size, search->ranks);
+      "no pipeline divides %" PRIu32 " ranks, %" PRIu32 " %s and a global batch of %" PRIu64
+      " in microbatches of %g: ranks x replicas = %" PRIu32
+      ", %s, and every replica has the same number of microbatches",
+      search->ranks, source->count_pieces(search), source->pieces, choosing->request->global_batch,
+      fmax(1, search->costs->microbatch_size), search->ranks, source->rule);
 }
 
 /* ---- Bounds ---- */
+
+/* Else the search finds a placement. */
+static bool is_placed(const struct candidate *candidate) {
+  return candidate->is.placement != WEFT_PLACEMENT_INFERRED;
+}
 
 static struct weft_search_request request_of(const struct choosing *choosing,
                                              const struct candidate *candidate) {
@@ -191,11 +182,11 @@ static struct weft_search_request request_of(const struct choosing *choosing,
   request.replicas = candidate->is.replicas;
   request.microbatches = candidate->is.microbatches;
   request.stages_per_rank = candidate->is.stages_per_rank;
-  if (request.graph == NULL) {
+  if (is_placed(candidate)) {
     request.any_placement = false;
     request.placement = candidate->is.placement;
-    request.keep_partition = false;
   }
+  request.keep_partition = request.keep_partition && !choosing->source->divides_model;
   request.costs = &candidate->costs;
   request.rank_factors = candidate->factors;
   return request;
@@ -434,7 +425,7 @@ static enum weft_status explain_memory(const struct choosing *choosing, struct w
   static const char hint[] = "give more memory, or use more ranks";
   const struct weft_search_request *search = &choosing->request->search;
   struct weft_memory_need need = {INFINITY, INFINITY};
-  const struct weft_choice_candidate *where = NULL;
+  const struct candidate *where = NULL;
   for (uint32_t n = 0; n < choosing->count; n++) {
     struct weft_search_request request = request_of(choosing, &choosing->list[n]);
     struct weft_memory_need own;
@@ -443,18 +434,18 @@ static enum weft_status explain_memory(const struct choosing *choosing, struct w
     need.least = fmin(need.least, own.least);
     if (own.enough < need.enough) {
       need.enough = own.enough;
-      where = &choosing->list[n].is;
+      where = &choosing->list[n];
     }
   }
   assert(where != NULL);
   char pipeline[96], stages[48] = "";
-  if (search->graph == NULL) {
+  if (is_placed(where)) {
     (void)snprintf(stages, sizeof stages, " with %" PRIu32 " stage%s on each",
-                   where->stages_per_rank, where->stages_per_rank == 1 ? "" : "s");
+                   where->is.stages_per_rank, where->is.stages_per_rank == 1 ? "" : "s");
   }
-  (void)snprintf(pipeline, sizeof pipeline, "a pipeline of %" PRIu32 " rank%s%s", where->ranks,
-                 where->ranks == 1 ? "" : "s", stages);
-  const char *tried = weft_is_placement_open(search) ? " on the placements tried" : "";
+  (void)snprintf(pipeline, sizeof pipeline, "a pipeline of %" PRIu32 " rank%s%s", where->is.ranks,
+                 where->is.ranks == 1 ? "" : "s", stages);
+  const char *tried = is_placed(where) ? "" : " on the placements tried";
   if (need.least == need.enough) {
     return weft_fail(error, WEFT_ERR_INVALID, hint,
                      "no candidate fits into a memory of %.9g per rank%s; the least is %.9g: %s",
@@ -498,7 +489,7 @@ static enum weft_status choose(struct choosing *choosing, struct weft_choice **o
                                struct weft_error *error) {
   WEFT_TRY(list_candidates(choosing, error));
   if (choosing->count == 0) {
-    return fail_none(choosing->request, error);
+    return fail_none(choosing, error);
   }
   WEFT_TRY(bound_all(choosing, error));
   WEFT_TRY(plan_all(choosing, error));
@@ -510,10 +501,12 @@ enum weft_status weft_choose(const struct weft_allocator *allocator,
                              const struct weft_choice_request *request, struct weft_choice **out,
                              struct weft_error *error) {
   WEFT_NEED(request, error);
+  WEFT_NEED(request->search.costs, error);
   WEFT_NEED(out, error);
   WEFT_TRY(check_request(request, error));
   struct choosing choosing = {.allocator = allocator,
                               .request = request,
+                              .source = weft_stage_source_of(&request->search),
                               .arena = {.allocator = allocator},
                               .best = INFINITY,
                               .begin_ns = (int64_t)weft_clock_ns()};

@@ -112,22 +112,32 @@ int64_t weft_chain_least_of(const struct weft_problem *problem, uint32_t rank) {
 
 /* ---- Of a request ---- */
 
-static double least_of_chain(const struct weft_problem *problem, const struct weft_costs *costs) {
+/* Of a chain: what the rank with the most needs in the best serial order. */
+static struct weft_plan_need find_rank(const struct weft_problem *problem,
+                                       const struct weft_costs *costs) {
   uint32_t rank;
-  double least = 0;
+  struct weft_plan_need need = {.is_of_rank = true};
   const uint32_t stages = weft_chain_serial_stages(problem, &rank);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    least = fmax(least,
-                 weft_problem_kept(problem, costs, r) +
-                     (double)weft_chain_serial_peak(problem, r, stages) / problem->sizes_per_unit);
+    const double kept = weft_problem_kept(problem, costs, r);
+    const double held =
+        (double)weft_chain_serial_peak(problem, r, stages) / problem->sizes_per_unit;
+    if (kept + held > need.least) {
+      need = (struct weft_plan_need){.least = kept + held,
+                                     .enough = kept + held,
+                                     .is_of_rank = true,
+                                     .rank = r,
+                                     .kept = kept,
+                                     .held = held};
+    }
   }
-  return least;
+  return need;
 }
 
 /* By a complete search; where that gives up, one microbatch after the other is enough. With a limit of
  * 0, what exceeds it is what is needed. */
 static enum weft_status search_need(const struct weft_problem *problem,
-                                    struct weft_memory_need *need, struct weft_error *error) {
+                                    struct weft_plan_need *need, struct weft_error *error) {
   WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct weft_problem_least least;
   struct weft_order order;
@@ -140,8 +150,8 @@ static enum weft_status search_need(const struct weft_problem *problem,
   for (uint32_t r = 0; r < problem->rank_count && !least.is_exact; r++) {
     enough = weft_max(enough, weft_order_peak(problem, &order, r, clock.done) - problem->limit[r]);
   }
-  *need = (struct weft_memory_need){(double)least.excess / problem->sizes_per_unit,
-                                    (double)enough / problem->sizes_per_unit};
+  *need = (struct weft_plan_need){.least = (double)least.excess / problem->sizes_per_unit,
+                                  .enough = (double)enough / problem->sizes_per_unit};
   return WEFT_OK;
 }
 
@@ -149,17 +159,17 @@ static enum weft_status search_need(const struct weft_problem *problem,
 static enum weft_status find_need(const struct weft_plan_layouts *layouts,
                                   const struct weft_search_request *request,
                                   struct weft_search_control *control,
-                                  struct weft_memory_need *need, struct weft_error *error) {
-  *need = (struct weft_memory_need){INFINITY, INFINITY};
+                                  struct weft_plan_need *need, struct weft_error *error) {
+  *need = (struct weft_plan_need){.least = INFINITY, .enough = INFINITY};
   for (uint32_t n = 0; n < layouts->count; n++) {
     const struct weft_plan_layout *layout = &layouts->list[n];
     struct weft_problem problem;
-    struct weft_memory_need own;
+    struct weft_plan_need own;
     enum weft_status status = WEFT_OK;
     WEFT_TRY(weft_plan_layout_problem(&problem, layouts->allocator, request, layout, error));
     problem.control = control; /* if it is cancelled, the least is not known */
     if (problem.stages_per_rank > 0) {
-      own.least = own.enough = least_of_chain(&problem, layout->costs);
+      own = find_rank(&problem, layout->costs);
     } else {
       status = search_need(&problem, &own, error);
     }
@@ -167,7 +177,9 @@ static enum weft_status find_need(const struct weft_plan_layouts *layouts,
     if (status < 0) {
       return status;
     }
-    *need = (struct weft_memory_need){fmin(need->least, own.least), fmin(need->enough, own.enough)};
+    const double enough = fmin(need->enough, own.enough);
+    *need = own.least < need->least ? own : *need;
+    need->enough = enough;
   }
   return WEFT_OK;
 }
@@ -175,20 +187,16 @@ static enum weft_status find_need(const struct weft_plan_layouts *layouts,
 enum weft_status weft_plan_least_memory(const struct weft_allocator *allocator,
                                         const struct weft_search_request *request,
                                         struct weft_search_control *control,
-                                        struct weft_memory_need *need, struct weft_error *error) {
+                                        struct weft_plan_need *need, struct weft_error *error) {
   assert(request->costs != NULL && need != NULL);
   /* With a limit of 0, partitions and placements are made for the least memory. */
   struct weft_costs_view view;
   struct weft_search_request starved = weft_plan_resolve(request, &view);
   struct weft_plan_layouts layouts;
-  struct weft_memory_need found;
   starved.memory_limit = 0;
   WEFT_TRY(weft_plan_layouts_init(&layouts, allocator, &starved, starved.effort, NULL, error));
-  const enum weft_status status = find_need(&layouts, &starved, control, &found, error);
+  const enum weft_status status = find_need(&layouts, &starved, control, need, error);
   weft_plan_layouts_finish(&layouts);
-  if (status == WEFT_OK) {
-    *need = found;
-  }
   return status;
 }
 
@@ -199,6 +207,9 @@ enum weft_status weft_search_least_memory(const struct weft_allocator *allocator
   WEFT_NEED(need, error);
   WEFT_NEED(request->costs, error);
   struct weft_search_control control;
+  struct weft_plan_need found;
   weft_search_control_start(&control, request);
-  return weft_plan_least_memory(allocator, request, &control, need, error);
+  WEFT_TRY(weft_plan_least_memory(allocator, request, &control, &found, error));
+  *need = (struct weft_memory_need){found.least, found.enough};
+  return WEFT_OK;
 }

@@ -101,28 +101,23 @@ static double bound_of(const struct candidate *candidate) {
   return in_units(candidate, candidate->incumbent.bound);
 }
 
-/* No layout that the request leaves open has an order with a smaller objective. A chain without an
- * order has none, or a bound that is not smaller. */
+/* No layout that the request leaves open has an order with a smaller objective. */
 static double open_bound_of(const struct search *search) {
-  if (weft_is_placement_open(search->request)) {
-    return fmin(search->layouts.rest, bound_of(search->best));
-  }
+  const struct weft_plan_layouts *layouts = &search->layouts;
   /* A search that is stopped at once has not bounded all layouts. */
-  double bound = search->candidate_count < search->layouts.count ? 0 : search->layouts.rest;
+  double bound = search->candidate_count < layouts->count ? layouts->least : layouts->rest;
   for (uint32_t n = 0; n < search->candidate_count; n++) {
     const struct candidate *candidate = &search->candidates[n];
-    const bool counts = candidate->problem.stages_per_rank == 0 || value_of(candidate) < INFINITY;
-    bound = counts ? fmin(bound, bound_of(candidate)) : bound;
+    bound = candidate->incumbent.is_impossible ? bound : fmin(bound, bound_of(candidate));
   }
   return fmin(bound, bound_of(search->best));
 }
 
-/* Those of its table; of a graph also its messages, which may be many more. */
+/* Those of its table, and the messages that a graph has more than a chain, which may be many. */
 static double action_count(const struct weft_problem *problem) {
-  return problem->stages_per_rank > 0
-             ? (double)weft_problem_timed_op_count(problem)
-             : (3.0 * problem->stage_count + 4.0 * problem->graph->edge_count) *
-                   problem->microbatch_count;
+  const double more = (double)problem->graph->edge_count + 1 - problem->stage_count;
+  return (double)weft_problem_timed_op_count(problem) +
+         4 * fmax(0, more) * problem->microbatch_count;
 }
 
 static double answer_seconds(const struct search *search, const struct candidate *candidate) {
@@ -204,15 +199,9 @@ static enum weft_status place_locally(struct search *search, struct weft_error *
 /* More than a search has threads, each of which has a seed. */
 enum { SEEDS = 1000 };
 
-/* Nanoseconds of a typical core for each op that a round must have to be worth it, of a chain and else;
- * the default effort always is. */
-enum { CHAIN_OP_WORK = 30, OP_WORK = 200 };
-
+/* The default effort is always worth it. */
 static uint32_t first_round(const struct search *search) {
-  const struct weft_problem *problem = &search->candidates[0].problem;
-  const double least = problem->stages_per_rank > 0
-                           ? (double)CHAIN_OP_WORK * (double)weft_problem_timed_op_count(problem)
-                           : (double)OP_WORK * weft_problem_op_count(problem);
+  const double least = weft_improve_least_work(&search->candidates[0].problem);
   uint32_t round = 0;
   while (round < WEFT_ROUND_DEFAULT && 1e9 * weft_search_round(round) < least) {
     round++;
@@ -228,13 +217,10 @@ static bool may_improve(struct search *search, const struct candidate *candidate
 }
 
 /* The longest chain of a graph. Not in the first rounds: where there is much memory, they find orders
- * that improving the chain's would not lead to. Not for spans, for which the chain's bounds do not
- * hold. */
+ * that improving the chain's would not lead to. */
 static enum weft_status find_chain(const struct search *search, struct candidate *candidate,
                                    struct weft_error *error) {
-  if (search->round < WEFT_ROUND_DEFAULT || candidate->sought_chain ||
-      candidate->problem.stages_per_rank > 0 ||
-      search->request->objective != WEFT_OBJECTIVE_MAKESPAN) {
+  if (search->round < WEFT_ROUND_DEFAULT || candidate->sought_chain) {
     return WEFT_OK;
   }
   candidate->sought_chain = true;
@@ -382,23 +368,17 @@ static enum weft_status run_rounds(struct search *search, struct weft_error *err
 
 static const char memory_hint[] = "give more memory, or use more ranks";
 
-/* What makes so much memory necessary in a chain. */
-static void explain_chain(const struct candidate *candidate, struct weft_text *text) {
-  const struct weft_problem *problem = &candidate->problem;
-  uint32_t rank = 0;
-  const uint32_t stages = weft_chain_serial_stages(problem, &rank);
-  const double kept = weft_problem_kept(problem, candidate->layout->costs, rank);
-  const double held =
-      (double)weft_chain_serial_peak(problem, rank, stages) / problem->sizes_per_unit;
-  if (kept > 0) {
+/* What makes so much memory necessary. */
+static void explain_rank(const struct weft_plan_need *need, struct weft_text *text) {
+  if (need->kept > 0) {
     weft_text_addf(text,
                    ": rank %" PRIu32
                    " has %.9g of parameters and gradients, and holds at least "
                    "%.9g of activations",
-                   rank, kept, held);
+                   need->rank, need->kept, need->held);
   } else {
     weft_text_addf(text, ": rank %" PRIu32 " holds %.9g after the forward of a single microbatch",
-                   rank, held);
+                   need->rank, need->held);
   }
 }
 
@@ -410,23 +390,22 @@ static uint32_t placement_count(const struct search *search) {
   return count;
 }
 
-/* Names the least limit over all layouts, and of a chain what makes it necessary in the first. */
+/* Names the least limit over all layouts, and of a chain what makes it necessary. */
 static enum weft_status explain_memory(struct search *search, struct weft_error *error) {
-  const struct candidate *first = &search->candidates[0];
   const double limit = search->request->memory_limit;
   const uint32_t count = placement_count(search);
-  struct weft_memory_need need;
+  struct weft_plan_need need;
   WEFT_SCOPED_TEXT why = {.allocator = search->allocator};
   char tried[64] = "";
   WEFT_TRY(
       weft_plan_least_memory(search->allocator, search->request, &search->control, &need, error));
-  if (weft_is_placement_open(search->request)) {
+  if (search->layouts.has_others) {
     (void)snprintf(tried, sizeof tried, " on the %" PRIu32 " placement%s tried", count,
                    count == 1 ? "" : "s");
   }
   if (need.least == need.enough) {
-    if (search->request->graph == NULL) {
-      explain_chain(first, &why);
+    if (need.is_of_rank) {
+      explain_rank(&need, &why);
     }
     return weft_fail(error, WEFT_ERR_INVALID, memory_hint,
                      "no schedule fits into a memory of %.9g per rank%s; the least is %.9g%s",
@@ -457,11 +436,6 @@ static double peak_of(const struct candidate *candidate) {
   return peak;
 }
 
-/* Of the schedule; NULL: it has none. Those with names are of chains that no graph gives. */
-static const char *name_of(const struct candidate *candidate) {
-  return candidate->layout->rank_of == NULL ? candidate->incumbent.name : NULL;
-}
-
 static enum weft_status make_table(const struct candidate *candidate,
                                    struct weft_search_answer *answer, struct weft_error *error) {
   const struct weft_problem *problem = &candidate->problem;
@@ -474,7 +448,7 @@ static enum weft_status make_table(const struct candidate *candidate,
     }
     memcpy(answer->stage_ranks, layout->rank_of, n * sizeof *answer->stage_ranks);
   }
-  const char *name = name_of(candidate);
+  const char *name = candidate->incumbent.name;
   return name != NULL
              ? weft_generate(problem->allocator, name, &layout->shape, &answer->table, error)
              : weft_order_table(problem, &candidate->incumbent.best, &answer->table, error);
@@ -495,9 +469,8 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
       weft_order_evaluate(&best->problem, &incumbent->clock, &incumbent->best, WEFT_NEVER);
   assert(value == incumbent->value && value >= incumbent->bound);
   (void)value;
-  const char *name = name_of(best);
   *answer = (struct weft_search_answer){
-      .schedule = name != NULL ? name : "searched",
+      .schedule = incumbent->name != NULL ? incumbent->name : "searched",
       .objective = search->request->objective,
       .placement = best->layout->shape.placement,
       .placement_name = best->layout->name,
@@ -613,12 +586,8 @@ static void time_answer(struct search *search, const struct candidate *candidate
 static enum weft_status search_all(struct search *search, struct weft_search_answer **out,
                                    struct weft_error *error) {
   const struct weft_search_request *request = search->request;
-  const bool is_open_graph = weft_is_placement_open(request);
-  if (is_open_graph) {
-    WEFT_TRY(weft_plan_open_bound(search->allocator, request, &search->layouts.rest, error));
-  }
   WEFT_TRY(construct_all(search, error));
-  if (is_open_graph && request->effort > 0 && value_of(search->best) < INFINITY) {
+  if (search->layouts.has_others && request->effort > 0 && value_of(search->best) < INFINITY) {
     WEFT_TRY(place_locally(search, error));
   }
   WEFT_TRY(run_rounds(search, error));

@@ -18,13 +18,15 @@ const struct v_row v_min_row = {8, 24, 14407, 14380, 9676, 1610, 8, 0.3143};
 
 void v_case_init(struct v_case *planned, const struct v_row *row, double limit) {
   *planned = (struct v_case){.row = row, .request = weft_search_request_default()};
-  assert_int_equal(weft_costs_create(NULL, 1, &planned->costs, NULL), WEFT_OK);
-  planned->costs->of = WEFT_COSTS_OF_STAGE;
-  planned->costs->stages[0].f = row->f;
-  planned->costs->stages[0].i = row->i;
-  planned->costs->stages[0].w = row->w;
-  planned->costs->stages[0].b = row->i + row->w;
-  planned->costs->stages[0].activation_after_i = 32.0 / 74;
+  assert_int_equal(weft_costs_create(NULL, 2 * row->ranks, &planned->costs, NULL), WEFT_OK);
+  for (uint32_t s = 0; s < 2 * row->ranks; s++) {
+    struct weft_stage_costs *stage = &planned->costs->stages[s];
+    stage->f = row->f;
+    stage->i = row->i;
+    stage->w = row->w;
+    stage->b = row->i + row->w;
+    stage->activation_after_i = 32.0 / 74;
+  }
   planned->costs->hop.latency = row->hop;
   struct weft_search_request *request = &planned->request;
   request->ranks = row->ranks;

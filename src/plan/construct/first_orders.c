@@ -67,6 +67,7 @@ static enum weft_status construct_unmixed(struct weft_incumbent *incumbent, bool
     weft_incumbent_try(incumbent, &own.best, own.name);
   }
   incumbent->evaluated += own.evaluated;
+  incumbent->is_impossible = own.is_impossible && incumbent->value == WEFT_NEVER;
   weft_incumbent_finish(&own);
   return status;
 }
@@ -81,6 +82,7 @@ enum weft_status weft_construct_first(struct weft_incumbent *incumbent, struct w
     return construct_unmixed(incumbent, true, error);
   }
   weft_construct_serial(incumbent);
+  incumbent->is_impossible = incumbent->value == WEFT_NEVER;
   weft_construct_limited(incumbent);
   weft_search_control_note_order(incumbent->problem->control);
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(constructors); n++) {

@@ -74,7 +74,7 @@ static void write_groups(struct writer *writer, uint32_t v, uint32_t m, uint32_t
 static bool write_all_1f1b(const struct weft_problem *problem, struct weft_order *order,
                            const char **name) {
   uint32_t most = problem->microbatch_count;
-  *name = !problem->may_split ? "1F1B" : NULL;
+  *name = !problem->may_split && problem->given_graph == NULL ? "1F1B" : NULL;
   for (uint32_t r = 0; r < problem->rank_count && most > 0; r++) {
     struct writer writer = writer_of(problem, r, order);
     const int64_t p = problem->rank_count, usual = weft_min(p - r, problem->microbatch_count);

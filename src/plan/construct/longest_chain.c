@@ -177,13 +177,16 @@ static bool make_problem(const struct weft_problem *problem, const struct path *
 enum weft_status weft_longest_chain_init(struct weft_longest_chain *chain,
                                          const struct weft_problem *problem,
                                          struct weft_error *error) {
-  assert(problem->stage_count > 0 && problem->objective == WEFT_OBJECTIVE_MAKESPAN);
+  assert(chain != NULL && problem->stage_count > 0);
   *chain = (struct weft_longest_chain){.problem = {.arena = {.allocator = problem->allocator}}};
   struct weft_arena *arena = &chain->problem.arena;
   const uint32_t n = problem->stage_count;
   struct search search;
   uint32_t *edges;
   bool *is_met, is_made = false;
+  if (problem->stages_per_rank > 0 || problem->objective != WEFT_OBJECTIVE_MAKESPAN) {
+    return WEFT_OK;
+  }
   if (WEFT_ALLOCATE(arena, chain->stages, n) && WEFT_ALLOCATE(arena, edges, n) &&
       WEFT_ALLOCATE(arena, search.longest, n) && WEFT_ALLOCATE(arena, search.edge, n) &&
       WEFT_ALLOCATE(arena, is_met, problem->rank_count)) {

@@ -13,7 +13,8 @@ struct weft_longest_chain {
   struct weft_incumbent incumbent; /* its bound holds for the graph */
 };
 
-/* That there is none is no error. WEFT_ERR_MEMORY; weft_longest_chain_finish() in any case. */
+/* Not of a problem that has what chains have itself, nor for spans, for which the chain's bounds do not
+ * hold. That there is none is no error. WEFT_ERR_MEMORY; weft_longest_chain_finish() in any case. */
 enum weft_status weft_longest_chain_init(struct weft_longest_chain *chain,
                                          const struct weft_problem *problem,
                                          struct weft_error *error);

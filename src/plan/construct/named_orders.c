@@ -21,10 +21,10 @@ static enum weft_status offer_named(struct weft_incumbent *incumbent,
     status = weft_order_read(problem, table, &incumbent->draft, error);
   }
   if (status == WEFT_OK) {
-    /* With its backwards split it is no longer the named schedule. */
+    /* With its backwards split it is no longer the named schedule, nor as one of a given graph. */
     const bool whole = weft_program_has(table, WEFT_OP_BIT(WEFT_OP_B));
-    const bool is_whole = !problem->may_split;
-    weft_incumbent_try(incumbent, &incumbent->draft, whole == is_whole ? info->name : NULL);
+    const bool is_named = whole == !problem->may_split && problem->given_graph == NULL;
+    weft_incumbent_try(incumbent, &incumbent->draft, is_named ? info->name : NULL);
   }
   weft_program_destroy(table);
   return status == WEFT_ERR_MEMORY ? status : WEFT_OK;

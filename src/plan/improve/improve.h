@@ -16,6 +16,9 @@ struct weft_worker_task {
   uint64_t work; /* of each thread, in nanoseconds of a typical core */
 };
 
+/* The least work that is worth it, in nanoseconds of a typical core. */
+double weft_improve_least_work(const struct weft_problem *problem);
+
 /* The incumbent must have an order. Ends early when it is optimal, the search is cancelled, or a round
  * does not fit into the control's budget. Only the calling thread allocates memory, and it does the
  * work of workers whose thread cannot be started. WEFT_ERR_MEMORY. */

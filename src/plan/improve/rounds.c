@@ -1,4 +1,4 @@
-/* Rounds of local search on several threads; of a chain with its constructors and bounds between
+/* Rounds of local search on several threads, with the constructors and bounds of a chain between
  * them. */
 #include <assert.h>
 #include <math.h>
@@ -11,34 +11,10 @@
 #include "plan/improve/worker.h"
 #include "plan/improve/worker_threads.h"
 
-/* Shares of the work for a chain: a beam search, periodic and scaled orders before the first round; a
- * better bound, orders from its time windows, and beam searches guided by them, after it; and once
- * more a better bound after the last. What they leave over is for the rounds. */
-struct shares {
-  double beam, periodic, scaled, windows, guided, sharpening;
-};
-static const struct shares shares_single = {0.02, 0.05, 0.1, 0.2, 0, 0.2}; /* one stage per rank */
-static const struct shares shares_small = {0.1, 0.15, 0.05, 0.15, 0.25, 0.1};
-static const struct shares shares_large = {0.1, 0.1, 0.25, 0.15, 0, 0.1};
-enum { SMALL = 1024 }; /* ops */
-/* With one stage per rank, priority rules are better than scaled orders until they come to an end. */
-#define SINGLE_SCALED_MIN 9e8
-
-static const struct shares shares_none; /* of a graph */
-
-static bool is_chain(const struct weft_problem *problem) { return problem->stages_per_rank > 0; }
-
-static const struct shares *shares_of(const struct weft_problem *problem) {
-  return !is_chain(problem)                              ? &shares_none
-         : weft_problem_timed_op_count(problem) <= SMALL ? &shares_small
-         : problem->stages_per_rank == 1                 ? &shares_single
-                                                         : &shares_large;
-}
-
 /* ---- Rounds ---- */
 
 struct round {
-  bool windows;       /* of a chain come after it */
+  bool windows;       /* come after it */
   bool rules;         /* else annealing */
   double share;       /* of the work */
   double temperature; /* at the start, as a share of the bound */
@@ -92,23 +68,63 @@ static const struct round rounds_large_graph[] = {
     {.rules = true, .share = 0.6}, {.share = 0.25}, {.share = 0.15, .temperature = 1e-4}};
 enum { LITTLE_GRAPH_WORK = 30000 };
 
-struct round_list {
+/* ---- Courses ---- */
+
+/* Shares of the work: a beam search, periodic and scaled orders before the first round; a better
+ * bound, orders from its time windows, and beam searches guided by them, between rounds; and once
+ * more a better bound after the last. What they leave over is for the rounds. */
+struct shares {
+  double beam, periodic, scaled, windows, guided, sharpening;
+};
+static const struct shares shares_single = {0.02, 0.05, 0.1, 0.2, 0, 0.2}; /* one stage per rank */
+static const struct shares shares_small = {0.1, 0.15, 0.05, 0.15, 0.25, 0.1};
+static const struct shares shares_large = {0.1, 0.1, 0.25, 0.15, 0, 0.1};
+enum { SMALL = 1024 }; /* ops */
+/* With one stage per rank, priority rules are better than scaled orders until they come to an end. */
+#define SINGLE_SCALED_MIN 9e8
+
+/* Nanoseconds of a typical core for each op that improving must have to be worth it. */
+enum { CHAIN_OP_WORK = 30, GRAPH_OP_WORK = 200 };
+
+/* What is done to improve an order: a graph without shares has neither constructors nor bounds
+ * between its rounds. */
+struct course {
+  struct shares shares;
   const struct round *rounds;
   size_t count;
+  const struct round *last; /* one more, with what the bounds did not need; NULL: none */
+  double op_work;
+  bool whole_grid; /* of rules, even if no work is left after it */
 };
 
-static struct round_list rounds_of(const struct weft_problem *problem, uint64_t work) {
-#define ROUNDS(list) ((struct round_list){.rounds = (list), .count = WEFT_ARRAY_LENGTH(list)})
+static struct course course_of(const struct weft_problem *problem, uint64_t work) {
+#define ROUNDS(list) .rounds = (list), .count = WEFT_ARRAY_LENGTH(list)
   const uint64_t ops = weft_problem_op_count(problem);
-  if (!is_chain(problem)) {
-    return work / LITTLE_GRAPH_WORK < ops ? ROUNDS(rounds_large_graph) : ROUNDS(rounds_graph);
+  if (problem->stages_per_rank == 0) {
+    return work / LITTLE_GRAPH_WORK < ops
+               ? (struct course){ROUNDS(rounds_large_graph), .op_work = GRAPH_OP_WORK}
+               : (struct course){ROUNDS(rounds_graph), .op_work = GRAPH_OP_WORK};
   }
-  const bool is_large = work / LITTLE_WORK < ops;
-  if (problem->stages_per_rank == 1) {
-    return is_large && ops > MANY_OPS ? ROUNDS(rounds_large_single) : ROUNDS(rounds_single);
-  }
-  return is_large ? ROUNDS(rounds_large) : ROUNDS(rounds_several);
+  const bool is_single = problem->stages_per_rank == 1, is_large = work / LITTLE_WORK < ops;
+  const bool is_small = weft_problem_timed_op_count(problem) <= SMALL;
+  struct course course =
+      is_single ? is_large && ops > MANY_OPS ? (struct course){ROUNDS(rounds_large_single)}
+                                             : (struct course){ROUNDS(rounds_single)}
+      : is_large ? (struct course){ROUNDS(rounds_large)}
+                 : (struct course){ROUNDS(rounds_several)};
 #undef ROUNDS
+  course.shares = is_small ? shares_small : is_single ? shares_single : shares_large;
+  course.last = is_single                ? &course.rounds[course.count - 1]
+                : is_small && !is_large ? &round_small
+                                        : &course.rounds[1];
+  course.op_work = CHAIN_OP_WORK;
+  course.whole_grid = true;
+  return course;
+}
+
+double weft_improve_least_work(const struct weft_problem *problem) {
+  assert(problem->stage_count > 0);
+  return course_of(problem, 0).op_work * (double)weft_problem_timed_op_count(problem);
 }
 
 /* ---- Threads ---- */
@@ -117,11 +133,12 @@ struct pool {
   struct weft_incumbent *incumbent;
   struct weft_search_control *control;
   const struct weft_worker_task *task;
+  struct course course;
   struct weft_worker *workers;
   uint32_t size;
   const struct round *round;
   uint64_t amount;    /* of work, in this round */
-  uint64_t step_work; /* done by steps of a chain */
+  uint64_t step_work; /* done by steps between rounds */
   uint64_t reserved;  /* for those to come between rounds */
   double done;        /* share of the rounds that is complete */
 };
@@ -132,8 +149,7 @@ static double temperature_of(const struct pool *pool, uint32_t number) {
   const struct weft_problem *problem = pool->incumbent->problem;
   const double ops = weft_problem_op_count(problem);
   const double temperature = pool->round->temperature * (number % 2 == 0 ? 1.25 : 0.5);
-  return is_chain(problem) && pool->workers[number].is_single ? temperature * sqrt(900 / ops)
-                                                              : temperature;
+  return problem->stages_per_rank == 1 ? temperature * sqrt(900 / ops) : temperature;
 }
 
 static void work(void *context, uint32_t number) {
@@ -142,9 +158,8 @@ static void work(void *context, uint32_t number) {
     weft_anneal(&pool->workers[number], pool->amount, temperature_of(pool, number));
     return;
   }
-  /* Of a chain the whole grid, even if no work is left after it. */
   weft_rule_search(&pool->workers[number], pool->amount,
-                   is_chain(pool->incumbent->problem) ? pool->task->work : pool->amount / 2, number,
+                   pool->course.whole_grid ? pool->task->work : pool->amount / 2, number,
                    pool->size);
 }
 
@@ -180,7 +195,7 @@ static uint64_t work_of(const struct pool *pool, double share) {
   return (uint64_t)(share * (double)pool->task->work);
 }
 
-/* Whether a step of a chain takes place; then its work is taken from the budget. */
+/* Whether a step takes place; then its work is taken from the budget. */
 static bool begin_step(const struct pool *pool, double share) {
   return share > 0 && !is_over(pool) &&
          weft_search_control_spend(pool->control, (double)work_of(pool, share));
@@ -197,7 +212,7 @@ static void end_step(struct pool *pool, double share, uint64_t done) {
 static void construct(struct pool *pool) {
   struct weft_incumbent *incumbent = pool->incumbent;
   const struct weft_problem *problem = incumbent->problem;
-  const struct shares *shares = shares_of(problem);
+  const struct shares *shares = &pool->course.shares;
   const uint64_t seed = pool->task->seed;
   if (begin_step(pool, shares->beam)) {
     end_step(pool, shares->beam, weft_construct_beam(incumbent, work_of(pool, shares->beam)));
@@ -216,7 +231,7 @@ static void construct(struct pool *pool) {
 /* A better bound may prove that the incumbent is optimal; the time windows that it leaves open
  * lead to new orders. */
 static void use_windows(struct pool *pool) {
-  const struct shares *shares = shares_of(pool->incumbent->problem);
+  const struct shares *shares = &pool->course.shares;
   if (begin_step(pool, shares->windows)) {
     uint64_t states = work_of(pool, shares->windows) / WEFT_STATE_WORK;
     weft_construct_windows(pool->incumbent, &states);
@@ -234,7 +249,7 @@ static void use_windows(struct pool *pool) {
 
 static void sharpen(struct pool *pool) {
   struct weft_incumbent *incumbent = pool->incumbent;
-  const double share = shares_of(incumbent->problem)->sharpening;
+  const double share = pool->course.shares.sharpening;
   if (begin_step(pool, share)) {
     uint64_t states = work_of(pool, share) / WEFT_STATE_WORK;
     incumbent->bound =
@@ -276,18 +291,15 @@ static enum weft_status run_round(struct pool *pool, const struct round *round, 
 }
 
 static enum weft_status run_rounds(struct pool *pool, struct weft_error *error) {
-  const struct weft_problem *problem = pool->incumbent->problem;
-  const struct round_list list = rounds_of(problem, pool->task->work);
-  const struct shares *shares = shares_of(problem);
+  const struct course *course = &pool->course;
+  const struct shares *shares = &course->shares;
   bool goes_on = true;
   pool->reserved = work_of(pool, shares->windows) + work_of(pool, shares->guided) +
                    work_of(pool, shares->sharpening);
-  if (is_chain(problem)) {
-    construct(pool);
-  }
+  construct(pool);
   share_best(pool);
-  for (size_t n = 0; n < list.count; n++) {
-    const struct round *round = &list.rounds[n];
+  for (size_t n = 0; n < course->count; n++) {
+    const struct round *round = &course->rounds[n];
     WEFT_TRY(run_round(pool, round, round->share / (1 - pool->done), &goes_on, error));
     if (!goes_on) {
       return WEFT_OK;
@@ -299,14 +311,8 @@ static enum weft_status run_rounds(struct pool *pool, struct weft_error *error) 
     }
     tick(pool);
   }
-  if (is_chain(problem)) { /* and one more round, with what the bound did not need */
-    const bool is_single = problem->stages_per_rank == 1;
-    const bool is_small = shares == &shares_small && list.rounds == rounds_several;
-    const struct round *last = is_single ? pool->round : is_small ? &round_small : &list.rounds[1];
-    sharpen(pool);
-    WEFT_TRY(run_round(pool, last, 1, &goes_on, error));
-  }
-  return WEFT_OK;
+  sharpen(pool);
+  return course->last != NULL ? run_round(pool, course->last, 1, &goes_on, error) : WEFT_OK;
 }
 
 /* ---- The pool ---- */
@@ -356,9 +362,10 @@ static void gather_weights(struct weft_incumbent *incumbent) {
 enum weft_status weft_improve(struct weft_incumbent *incumbent, const struct weft_worker_task *task,
                               struct weft_search_control *control, struct weft_error *error) {
   assert(incumbent->value != WEFT_NEVER && task->threads > 0);
-  if (is_chain(incumbent->problem)) {
-    gather_weights(incumbent);
-  }
-  struct pool pool = {.incumbent = incumbent, .control = control, .task = task};
+  gather_weights(incumbent);
+  struct pool pool = {.incumbent = incumbent,
+                      .control = control,
+                      .task = task,
+                      .course = course_of(incumbent->problem, task->work)};
   return run_pool(&pool, error);
 }

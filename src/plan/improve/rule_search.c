@@ -130,8 +130,12 @@ static const uint8_t delays[][2] = {{2, 2}, {0, 0}, {1, 1}, {1, 2}, {0, 1},
  * when all ranks are busy. */
 enum { MIX_SPLIT, MIX_WHOLE, MIX_BOTH_ENDS, MIX_LAST, MIXES };
 
+static bool is_single(const struct weft_worker *worker) {
+  return worker->incumbent.problem->stages_per_rank == 1;
+}
+
 static uint32_t cap_count(const struct weft_worker *worker) {
-  return worker->is_single ? WEFT_ARRAY_LENGTH(caps_single) : WEFT_ARRAY_LENGTH(caps_any);
+  return is_single(worker) ? WEFT_ARRAY_LENGTH(caps_single) : WEFT_ARRAY_LENGTH(caps_any);
 }
 
 static uint32_t grid_size(const struct weft_worker *worker) {
@@ -173,17 +177,17 @@ static void set_grid(struct weft_worker *worker, uint32_t n) {
   assert(n < grid_size(worker));
   const struct weft_problem *problem = worker->incumbent.problem;
   const uint32_t caps = cap_count(worker), size = caps * (uint32_t)WEFT_ARRAY_LENGTH(delays);
-  const enum cap how = worker->is_single ? caps_single[n % caps] : caps_any[n % caps];
+  const enum cap how = is_single(worker) ? caps_single[n % caps] : caps_any[n % caps];
   const uint8_t *delay = delays[n % size / caps];
   const unsigned mix = weft_problem_mixes(problem) ? n / size % MIXES
                        : problem->may_split        ? MIX_SPLIT
                                                    : MIX_WHOLE;
-  if (worker->is_single) {
+  if (is_single(worker)) {
     set_warmups(problem, worker->tried);
   }
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
-    const uint32_t warmup = worker->is_single ? worker->tried[s].warmup : 1;
+    const uint32_t warmup = is_single(worker) ? worker->tried[s].warmup : 1;
     const uint32_t cap = cap_of(problem, s, how, warmup);
     worker->tried[s] = (struct weft_list_rule){.warmup = how == CAP_CASCADE_MEMORY ? warmup : cap,
                                                .cap = cap,

@@ -3,22 +3,12 @@
 
 #include <assert.h>
 
-static bool is_single(const struct weft_problem *problem) {
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    if (problem->first_of[r + 1] > problem->first_of[r] + 1) {
-      return false;
-    }
-  }
-  return weft_graph_is_chain(problem->graph);
-}
-
 enum weft_status weft_worker_init(struct weft_worker *worker, const struct weft_problem *problem,
                                   uint64_t seed, int64_t bound, struct weft_search_control *control,
                                   struct weft_error *error) {
   assert(worker != NULL && control != NULL);
   struct weft_arena *arena = &worker->incumbent.arena; /* all live as long */
-  *worker = (struct weft_worker){
-      .control = control, .random = {.state = seed}, .is_single = is_single(problem)};
+  *worker = (struct weft_worker){.control = control, .random = {.state = seed}};
   WEFT_TRY(weft_incumbent_init(&worker->incumbent, problem, bound, error));
   worker->rules = weft_arena_allocate(arena, problem->stage_count, sizeof *worker->rules);
   worker->tried = weft_arena_allocate(arena, problem->stage_count, sizeof *worker->tried);

@@ -13,7 +13,6 @@ struct weft_worker {
   struct weft_random random;
   struct weft_rule_scheduler scheduler;
   struct weft_list_rule *rules, *tried; /* [stage] */
-  bool is_single;                       /* a chain with one stage on each rank */
   struct weft_evaluator evaluator;
   bool has_evaluator;      /* false: no annealing */
   bool may_miss_deadlocks; /* some ops with messages take no time */

@@ -40,18 +40,12 @@ void weft_costs_slow_down(struct weft_costs *costs, const struct weft_search_req
   }
 }
 
-static uint32_t stage_count_of(const struct weft_search_request *request,
-                               const struct weft_shape *shape) {
-  return request->graph != NULL ? request->graph->stage_count
-                                : shape->ranks * shape->stages_per_rank;
-}
-
 enum weft_status weft_plan_layout_costs(const struct weft_allocator *allocator,
                                         const struct weft_search_request *request,
                                         const struct weft_plan_layout *layout,
                                         struct weft_costs **out, struct weft_error *error) {
-  assert(layout->shape.ranks > 0 && out != NULL);
-  const uint32_t count = stage_count_of(request, &layout->shape);
+  assert(layout->stage_count > 0 && out != NULL);
+  const uint32_t count = layout->stage_count;
   struct weft_costs_view view;
   const struct weft_costs *from =
       weft_costs_of_stages(request->costs, request->ranks, count, &view);
@@ -73,7 +67,7 @@ enum weft_status weft_plan_layout_costs(const struct weft_allocator *allocator,
 static enum weft_status set_parts(struct weft_plan_layouts *layouts,
                                   struct weft_plan_layout *layout, const uint32_t *first,
                                   struct weft_error *error) {
-  const uint32_t stage_count = layout->costs->stage_count;
+  const uint32_t stage_count = layout->stage_count;
   layout->stage_parts =
       weft_array_allocate(layouts->allocator, stage_count, sizeof *layout->stage_parts);
   if (layout->stage_parts == NULL) {
@@ -121,6 +115,15 @@ static enum weft_status add_layout(struct weft_plan_layouts *layouts,
              : WEFT_OK;
 }
 
+static enum weft_status add_shape(struct weft_plan_layouts *layouts,
+                                  const struct weft_search_request *request,
+                                  const struct weft_shape *shape, const uint32_t *first,
+                                  struct weft_error *error) {
+  const struct weft_plan_layout like = {.shape = *shape,
+                                        .stage_count = shape->ranks * shape->stages_per_rank};
+  return add_layout(layouts, request, like, first, error);
+}
+
 /* ---- Partitions ---- */
 
 /* For both kinds of backwards. */
@@ -135,7 +138,7 @@ static bool is_listed(const struct weft_plan_layouts *layouts, const struct weft
     const struct weft_plan_layout *layout = &layouts->list[n];
     bool same = layout->shape.stages_per_rank == shape->stages_per_rank &&
                 layout->shape.placement == shape->placement;
-    for (uint32_t s = 0; same && s < layout->costs->stage_count; s++) {
+    for (uint32_t s = 0; same && s < layout->stage_count; s++) {
       same = layout->stage_parts[s] == first[s + 1] - first[s];
     }
     if (same) {
@@ -155,8 +158,7 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
     WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
                                  layouts->control, first, error));
     if (!is_listed(layouts, shape, first) && has_room(layouts)) {
-      WEFT_TRY(
-          add_layout(layouts, request, (struct weft_plan_layout){.shape = *shape}, first, error));
+      WEFT_TRY(add_shape(layouts, request, shape, first, error));
     }
   }
   return WEFT_OK;
@@ -186,8 +188,7 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
       layouts->allocator, request, shape, (uint32_t)tries, layouts->control, start, &list, error);
   for (uint32_t n = 0; n < list.count && status == WEFT_OK && has_room(layouts); n++) {
     if (!is_listed(layouts, shape, list.first[n])) {
-      status = add_layout(layouts, request, (struct weft_plan_layout){.shape = *shape},
-                          list.first[n], error);
+      status = add_shape(layouts, request, shape, list.first[n], error);
     }
   }
   layouts->rest = fmin(layouts->rest, list.rest);
@@ -228,19 +229,10 @@ static uint32_t list_placements(const struct weft_search_request *request, uint3
   return count;
 }
 
-uint32_t weft_plan_shapes(const struct weft_search_request *request, uint32_t v,
-                          struct weft_shape list[WEFT_PLAN_SHAPES_MAX]) {
-  assert(request->ranks > 0 && list != NULL);
+static uint32_t list_shapes(const struct weft_search_request *request, uint32_t v,
+                            struct weft_shape *list) {
   const uint32_t p = request->ranks, parts = part_count(request);
   uint32_t count = 0;
-  if (request->graph != NULL) {
-    const uint32_t n = request->graph->stage_count;
-    list[0] = (struct weft_shape){.ranks = p,
-                                  .stages_per_rank = (n + p - 1) / p,
-                                  .microbatches = request->microbatches,
-                                  .placement = WEFT_PLACEMENT_INFERRED};
-    return p <= n && (request->any_placement || n % p == 0);
-  }
   if (v != 0) {
     return parts > 0 && (uint64_t)p * v > parts ? 0 : list_placements(request, v, list);
   }
@@ -259,11 +251,6 @@ static enum weft_status find_stages_per_rank(const struct weft_search_request *r
                                              struct weft_error *error) {
   const uint32_t entries = request->costs->stage_count;
   *v = request->stages_per_rank;
-  if (request->ranks == 0 || request->microbatches == 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
-                     "%" PRIu32 " ranks and %" PRIu32 " microbatches make no pipeline",
-                     request->ranks, request->microbatches);
-  }
   if (request->ranks > WEFT_RANKS_MAX ||
       (uint64_t)request->ranks * (*v != 0 ? *v : 1) > WEFT_STAGES_MAX) {
     return weft_fail(error, WEFT_ERR_LIMIT, "plan for fewer ranks or stages",
@@ -310,59 +297,95 @@ enum weft_status weft_plan_check_factors(const struct weft_search_request *reque
   return WEFT_OK;
 }
 
-/* ---- Graphs ---- */
+/* ---- Chains ---- */
 
-struct weft_search_request weft_plan_resolve(const struct weft_search_request *request,
-                                             struct weft_costs_view *view) {
-  struct weft_search_request resolved = *request;
-  if (request->graph != NULL) {
-    resolved.costs =
-        weft_costs_of_stages(request->costs, request->ranks, request->graph->stage_count, view);
+static enum weft_status list_chains(struct weft_plan_layouts *layouts,
+                                    const struct weft_search_request *request,
+                                    struct weft_error *error) {
+  uint32_t v;
+  struct weft_shape shapes[WEFT_PLAN_SHAPES_MAX];
+  WEFT_TRY(find_stages_per_rank(request, &v, error));
+  WEFT_TRY(check_parts(request, v, error));
+  const uint32_t count = list_shapes(request, v, shapes);
+  for (uint32_t n = 0; n < count; n++) {
+    WEFT_TRY(weft_problem_check_shape(&shapes[n], request->whole_backward, error));
+    WEFT_TRY(part_count(request) > 0 ? add_partitions(layouts, request, &shapes[n], error)
+                                     : add_shape(layouts, request, &shapes[n], NULL, error));
   }
-  return resolved;
+  if (layouts->count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give an even number of stages per rank",
+                     "a V needs two stages on each rank, and %" PRIu32 " were asked for", v);
+  }
+  return WEFT_OK;
 }
 
-static enum weft_status check_graph(const struct weft_search_request *request,
+static enum weft_status bound_chain(const struct weft_allocator *allocator,
+                                    const struct weft_search_request *request, double *bound,
                                     struct weft_error *error) {
-  if (request->ranks == 0 || request->microbatches == 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
-                     "%" PRIu32 " ranks and %" PRIu32 " microbatches make no pipeline",
-                     request->ranks, request->microbatches);
-  }
-  if (part_count(request) > 0) {
-    return weft_fail(error, WEFT_ERR_USAGE,
-                     "keep the partition of the costs, or give costs without parts",
-                     "stages that form a graph cannot be partitioned anew: the graph is of stages");
-  }
-  return weft_plan_check_factors(request, error);
+  const struct weft_shape shape = {.ranks = request->ranks,
+                                   .stages_per_rank = request->stages_per_rank,
+                                   .microbatches = request->microbatches,
+                                   .placement = request->placement};
+  WEFT_TRY(weft_problem_check_shape(&shape, request->whole_backward, error));
+  return weft_partition_bound(allocator, request, &shape, bound, error);
+}
+
+/* ---- Graphs ---- */
+
+static uint32_t count_stages(const struct weft_search_request *request) {
+  return request->graph->stage_count;
+}
+
+static struct weft_shape graph_shape(const struct weft_search_request *request,
+                                     enum weft_placement_kind placement) {
+  return (struct weft_shape){
+      .ranks = request->ranks,
+      .stages_per_rank = (request->graph->stage_count + request->ranks - 1) / request->ranks,
+      .microbatches = request->microbatches,
+      .placement = placement};
+}
+
+static uint32_t list_graph_shapes(const struct weft_search_request *request, uint32_t v,
+                                  struct weft_shape *list) {
+  const uint32_t n = request->graph->stage_count, p = request->ranks;
+  (void)v; /* it follows */
+  list[0] = graph_shape(request,
+                        request->any_placement ? WEFT_PLACEMENT_INFERRED : request->placement);
+  return p <= n && (request->any_placement || n % p == 0);
 }
 
 static enum weft_status add_placed(struct weft_plan_layouts *layouts,
                                    const struct weft_search_request *request, uint32_t *rank_of,
                                    const char *name, enum weft_placement_kind kind,
                                    struct weft_error *error) {
-  const uint32_t n = request->graph->stage_count, p = request->ranks;
-  WEFT_TRY(weft_problem_check(request, rank_of, error));
+  WEFT_TRY(weft_problem_check_ranks(request, rank_of, error));
   return add_layout(layouts, request,
-                    (struct weft_plan_layout){.shape = {.ranks = p,
-                                                        .stages_per_rank = (n + p - 1) / p,
-                                                        .microbatches = request->microbatches,
-                                                        .placement = kind},
+                    (struct weft_plan_layout){.shape = graph_shape(request, kind),
+                                              .stage_count = request->graph->stage_count,
                                               .rank_of = rank_of,
                                               .name = name},
                     NULL, error);
 }
 
-static enum weft_status list_graph(struct weft_plan_layouts *layouts,
-                                   const struct weft_search_request *request,
-                                   struct weft_error *error) {
+static enum weft_status list_placed(struct weft_plan_layouts *layouts,
+                                    const struct weft_search_request *request,
+                                    struct weft_error *error) {
   struct weft_plan_layout list[WEFT_PLAN_PLACEMENTS_MAX];
   uint32_t count;
-  WEFT_TRY(check_graph(request, error));
+  if (part_count(request) > 0) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "keep the partition of the costs, or give costs without parts",
+                     "stages that form a graph cannot be partitioned anew: the graph is of stages");
+  }
   WEFT_TRY(weft_plan_placements(request, &layouts->arena, list, &count, error));
   for (uint32_t n = 0; n < count; n++) {
     WEFT_TRY(add_placed(layouts, request, list[n].rank_of, list[n].name, list[n].shape.placement,
                         error));
+  }
+  layouts->has_others = request->rank_of == NULL && request->any_placement;
+  if (layouts->has_others) {
+    WEFT_TRY(weft_plan_placement_bound(layouts->allocator, request, &layouts->least, error));
+    layouts->rest = layouts->least;
   }
   return WEFT_OK;
 }
@@ -371,44 +394,59 @@ enum weft_status weft_plan_layouts_add_placement(struct weft_plan_layouts *layou
                                                  const struct weft_search_request *request,
                                                  const uint32_t *rank_of, const char *name,
                                                  struct weft_error *error) {
-  assert(request->graph != NULL && rank_of != NULL && name != NULL);
-  const size_t size = request->graph->stage_count * sizeof *rank_of;
+  assert(layouts->has_others && rank_of != NULL && name != NULL);
+  const uint32_t stages = layouts->list[0].stage_count;
   for (uint32_t n = 0; n < layouts->count; n++) {
-    if (memcmp(layouts->list[n].rank_of, rank_of, size) == 0) {
+    if (memcmp(layouts->list[n].rank_of, rank_of, stages * sizeof *rank_of) == 0) {
       return WEFT_OK;
     }
   }
-  uint32_t *own = weft_arena_allocate(&layouts->arena, request->graph->stage_count, sizeof *own);
+  uint32_t *own = weft_arena_allocate(&layouts->arena, stages, sizeof *own);
   WEFT_TRY(weft_arena_status(&layouts->arena, error));
-  memcpy(own, rank_of, size);
+  memcpy(own, rank_of, stages * sizeof *own);
   return add_placed(layouts, request, own, name, WEFT_PLACEMENT_INFERRED, error);
 }
 
-/* ---- All ---- */
+/* ---- Of either ---- */
+
+const struct weft_stage_source *weft_stage_source_of(const struct weft_search_request *request) {
+  static const struct weft_stage_source chain = {"parts", "every stage has a part", true,
+                                                 part_count, list_shapes, list_chains,
+                                                 bound_chain};
+  static const struct weft_stage_source graph = {
+      "stages", "every rank has a stage, and all have as many if a placement is given",
+      false, count_stages, list_graph_shapes, list_placed, weft_plan_placement_bound};
+  assert(request != NULL);
+  return request->graph == NULL ? &chain : &graph;
+}
+
+struct weft_search_request weft_plan_resolve(const struct weft_search_request *request,
+                                             struct weft_costs_view *view) {
+  struct weft_search_request resolved = *request;
+  resolved.costs = weft_costs_of_stages(request->costs, request->ranks,
+                                        weft_graph_stage_count(request->graph), view);
+  return resolved;
+}
+
+enum weft_status weft_plan_open_bound(const struct weft_allocator *allocator,
+                                      const struct weft_search_request *request, double *bound,
+                                      struct weft_error *error) {
+  assert(request->ranks > 0 && bound != NULL);
+  struct weft_costs_view view;
+  const struct weft_search_request resolved = weft_plan_resolve(request, &view);
+  return weft_stage_source_of(request)->bound(allocator, &resolved, bound, error);
+}
 
 static enum weft_status list_all(struct weft_plan_layouts *layouts,
                                  const struct weft_search_request *request,
                                  struct weft_error *error) {
-  uint32_t v;
-  struct weft_shape shapes[WEFT_PLAN_SHAPES_MAX];
-  if (request->graph != NULL) {
-    return list_graph(layouts, request, error);
+  if (request->ranks == 0 || request->microbatches == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
+                     "%" PRIu32 " ranks and %" PRIu32 " microbatches make no pipeline",
+                     request->ranks, request->microbatches);
   }
-  WEFT_TRY(find_stages_per_rank(request, &v, error));
-  WEFT_TRY(check_parts(request, v, error));
   WEFT_TRY(weft_plan_check_factors(request, error));
-  const uint32_t count = weft_plan_shapes(request, v, shapes);
-  for (uint32_t n = 0; n < count; n++) {
-    WEFT_TRY(part_count(request) > 0
-                 ? add_partitions(layouts, request, &shapes[n], error)
-                 : add_layout(layouts, request, (struct weft_plan_layout){.shape = shapes[n]}, NULL,
-                              error));
-  }
-  if (layouts->count == 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "give an even number of stages per rank",
-                     "a V needs two stages on each rank, and %" PRIu32 " were asked for", v);
-  }
-  return WEFT_OK;
+  return layouts->source->list_layouts(layouts, request, error);
 }
 
 enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
@@ -418,6 +456,7 @@ enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         struct weft_error *error) {
   assert(layouts != NULL && request != NULL && request->costs != NULL);
   *layouts = (struct weft_plan_layouts){.allocator = allocator,
+                                        .source = weft_stage_source_of(request),
                                         .arena = {.allocator = allocator},
                                         .control = control,
                                         .effort = effort,
@@ -446,7 +485,7 @@ bool weft_plan_layouts_are_complete(const struct weft_plan_layouts *layouts,
   assert(layouts->list != NULL && request != NULL);
   uint32_t stages = 0;
   for (uint32_t n = 0; n < layouts->count; n++) {
-    const uint32_t own = layouts->list[n].costs->stage_count;
+    const uint32_t own = layouts->list[n].stage_count;
     stages = own > stages ? own : stages;
   }
   return part_count(request) == 0 || !has_room(layouts) ||
@@ -468,8 +507,7 @@ void weft_plan_layouts_finish(struct weft_plan_layouts *layouts) {
   for (uint32_t n = 0; n < layouts->count; n++) {
     weft_costs_destroy(layouts->list[n].costs);
     weft_array_free(layouts->allocator, layouts->list[n].stage_parts,
-                    (size_t)layouts->list[n].shape.ranks * layouts->list[n].shape.stages_per_rank,
-                    sizeof(uint32_t));
+                    layouts->list[n].stage_count, sizeof(uint32_t));
   }
   weft_array_free(layouts->allocator, layouts->list, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
   weft_arena_finish(&layouts->arena);

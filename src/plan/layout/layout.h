@@ -10,6 +10,7 @@
 struct weft_plan_layout {
   struct weft_shape
       shape;         /* of a graph with the most stages that an even placement has on a rank */
+  uint32_t stage_count;
   uint32_t *rank_of; /* [stages] of a graph; NULL: as the shape says */
   const char *name;  /* of a graph's placement; NULL without one */
   bool whole_backward;
@@ -21,31 +22,49 @@ struct weft_plan_layout {
  * all whole or all split. */
 enum { WEFT_PLAN_LAYOUTS_MAX = 1000 };
 
+struct weft_stage_source;
+
 struct weft_plan_layouts {
   const struct weft_allocator *allocator;
+  const struct weft_stage_source *source;
   struct weft_arena arena;             /* of placements */
   struct weft_search_control *control; /* of the search; NULL: none */
   double effort;                       /* for partitions */
   uint32_t count;
   struct weft_plan_layout *list; /* [count] of WEFT_PLAN_LAYOUTS_MAX */
-  double rest; /* lower bound of the objective for all others; INFINITY: there are none that fit */
+  bool has_others; /* other placements are possible */
+  double rest;  /* lower bound of the objective for all others; INFINITY: there are none that fit */
+  double least; /* of all; 0: not known */
 };
 
 /* Stages per rank that are tried where they are not given. */
 enum { WEFT_USUAL_STAGES = 3, WEFT_PLAN_SHAPES_MAX = 2 * WEFT_USUAL_STAGES };
 extern const uint32_t weft_usual_stages_per_rank[WEFT_USUAL_STAGES];
 
-/* The shapes that a request leaves open if it has v stages per rank, 0: the usual ones; returns how many
- * there are. None have more stages than there are parts. A graph has one, whose placement the search
- * finds, unless there are more ranks than stages, or other numbers of stages on them than its placement
- * allows. */
-uint32_t weft_plan_shapes(const struct weft_search_request *request, uint32_t v,
+/* Where the stages of a request come from: a graph gives them, and each can be on any rank; or parts of
+ * a model are cut into as many for each rank, on a loop or a V. */
+struct weft_stage_source {
+  const char *pieces; /* that ranks share, */
+  const char *rule;   /* and how */
+  bool divides_model; /* anew for each number of ranks: a choice has costs of all of it, and keeps no
+                         partition */
+  uint32_t (*count_pieces)(const struct weft_search_request *request); /* 0: not known */
+  /* The shapes that a request leaves open if it has v stages per rank, 0: the usual ones; returns how
+   * many there are. None have more stages than there are parts. A graph has one, whose placement the
+   * search finds, unless there are more ranks than stages, or other numbers of stages on them than its
+   * placement allows. */
+  uint32_t (*list_shapes)(const struct weft_search_request *request, uint32_t v,
                           struct weft_shape list[WEFT_PLAN_SHAPES_MAX]);
-
-/* Whether the stages of a graph may be on any rank. */
-static inline bool weft_is_placement_open(const struct weft_search_request *request) {
-  return request->graph != NULL && request->rank_of == NULL && request->any_placement;
-}
+  /* Adds all layouts that are not listed, and sets what is known of others. */
+  enum weft_status (*list_layouts)(struct weft_plan_layouts *layouts,
+                                   const struct weft_search_request *request,
+                                   struct weft_error *error);
+  /* As weft_plan_open_bound(), of a resolved request. */
+  enum weft_status (*bound)(const struct weft_allocator *allocator,
+                            const struct weft_search_request *request, double *bound,
+                            struct weft_error *error);
+};
+const struct weft_stage_source *weft_stage_source_of(const struct weft_search_request *request);
 
 static inline uint32_t weft_plan_layout_rank_of(const struct weft_plan_layout *layout,
                                                 uint32_t stage) {
@@ -53,12 +72,12 @@ static inline uint32_t weft_plan_layout_rank_of(const struct weft_plan_layout *l
                                  : weft_shape_rank_of(&layout->shape, stage);
 }
 
-/* The request of a graph with the costs of its stages; the view has to last as long. */
+/* The request with the costs of its stages, if their number is known; the view has to last as long. */
 struct weft_search_request weft_plan_resolve(const struct weft_search_request *request,
                                              struct weft_costs_view *view);
 
 /* All layouts that a resolved request leaves open, at least one; partitions as they are found with this
- * effort, in seconds; of a graph those placements that are worth a try, and `rest` is not set.
+ * effort, in seconds; of a graph those placements that are worth a try.
  * WEFT_ERR_USAGE when the costs do not fit the shape; WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. A cancelled search has fewer partitions. */
 enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         const struct weft_allocator *allocator,
@@ -119,16 +138,27 @@ enum weft_status weft_plan_placement_search(const struct weft_plan_layout *layou
                                             struct weft_error *error);
 
 /* No layout that a request leaves open has a smaller objective; of a chain one that gives the stages
- * per rank and the placement. INFINITY: none fits into the memory (open_bound.c). WEFT_ERR_LIMIT,
- * WEFT_ERR_MEMORY. */
+ * per rank and the placement. INFINITY: none fits into the memory. WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
 enum weft_status weft_plan_open_bound(const struct weft_allocator *allocator,
                                       const struct weft_search_request *request, double *bound,
                                       struct weft_error *error);
+/* Of all placements of a graph (open_bound.c). */
+enum weft_status weft_plan_placement_bound(const struct weft_allocator *allocator,
+                                           const struct weft_search_request *request, double *bound,
+                                           struct weft_error *error);
+
+/* As struct weft_memory_need, and why. */
+struct weft_plan_need {
+  double least, enough;
+  bool is_of_rank;   /* on the layout that needs least, this rank has most, */
+  uint32_t rank;     /* and both numbers are the sum of */
+  double kept, held; /* its parameters and gradients, and its activations */
+};
 
 /* weft_search_least_memory() under a control, which may be cancelled, or NULL. */
 enum weft_status weft_plan_least_memory(const struct weft_allocator *allocator,
                                         const struct weft_search_request *request,
                                         struct weft_search_control *control,
-                                        struct weft_memory_need *need, struct weft_error *error);
+                                        struct weft_plan_need *need, struct weft_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* What nothing that a request leaves open can beat. */
+/* What no placement of a graph can beat. */
 #include <assert.h>
 #include <math.h>
 
@@ -17,6 +17,7 @@ static enum weft_status bound_with(const struct weft_allocator *allocator,
   struct weft_search_request own = *request;
   struct weft_plan_layout layout = {
       .shape = {.ranks = request->ranks, .microbatches = request->microbatches},
+      .stage_count = request->graph->stage_count,
       .rank_of = rank_of,
       .whole_backward = whole_backward};
   double fastest = INFINITY, speeds = 0, sum = 0, most = 0;
@@ -69,15 +70,16 @@ static double least_memory(const struct weft_search_request *request, double *wa
   return fmax(largest, (kept + fmax(way, gradients)) / request->ranks);
 }
 
-static enum weft_status bound_placements(const struct weft_allocator *allocator,
-                                         const struct weft_search_request *request, double *bound,
-                                         struct weft_error *error) {
+enum weft_status weft_plan_placement_bound(const struct weft_allocator *allocator,
+                                           const struct weft_search_request *request, double *bound,
+                                           struct weft_error *error) {
+  assert(request->ranks > 0 && bound != NULL);
   WEFT_SCOPED_ARENA arena = {.allocator = allocator};
   const uint32_t n = request->graph->stage_count;
   double *ways = weft_arena_allocate(&arena, n, sizeof *ways);
   uint32_t *rank_of = weft_arena_allocate(&arena, n, sizeof *rank_of);
   WEFT_TRY(weft_arena_status(&arena, error));
-  WEFT_TRY(weft_problem_check(request, rank_of, error)); /* the size does not depend on them */
+  WEFT_TRY(weft_problem_check_ranks(request, rank_of, error)); /* the size does not depend on them */
   if (least_memory(request, ways) > request->memory_limit * (1 + MEMORY_SLACK)) {
     *bound = INFINITY;
     return WEFT_OK;
@@ -90,21 +92,4 @@ static enum weft_status bound_placements(const struct weft_allocator *allocator,
     *bound = fmin(*bound, split);
   }
   return WEFT_OK;
-}
-
-enum weft_status weft_plan_open_bound(const struct weft_allocator *allocator,
-                                      const struct weft_search_request *request, double *bound,
-                                      struct weft_error *error) {
-  assert(request->ranks > 0 && bound != NULL);
-  if (request->graph != NULL) {
-    struct weft_costs_view view;
-    const struct weft_search_request resolved = weft_plan_resolve(request, &view);
-    return bound_placements(allocator, &resolved, bound, error);
-  }
-  WEFT_TRY(weft_problem_check(request, NULL, error));
-  const struct weft_shape shape = {.ranks = request->ranks,
-                                   .stages_per_rank = request->stages_per_rank,
-                                   .microbatches = request->microbatches,
-                                   .placement = request->placement};
-  return weft_partition_bound(allocator, request, &shape, bound, error);
 }

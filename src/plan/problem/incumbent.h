@@ -13,6 +13,7 @@ struct weft_incumbent {
   int64_t value;           /* objective of the best order; WEFT_NEVER: there is none */
   int64_t span_sum;        /* of the best order: the tie-breaker; WEFT_NEVER: not known */
   int64_t bound;
+  bool is_impossible; /* no order fits into the memory */
   const char *name;   /* of the best order's schedule; NULL: it has no name */
   uint64_t evaluated; /* orders */
   uint64_t replaced;  /* how often the best order was */

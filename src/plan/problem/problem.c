@@ -17,41 +17,39 @@ enum { GRAPH_OPS_MAX = 1 << 24 };
 
 /* ---- Whether a request is a problem ---- */
 
-static enum weft_status check_chain(const struct weft_search_request *request,
-                                    struct weft_error *error) {
-  const uint64_t stages = (uint64_t)request->ranks * request->stages_per_rank;
-  const uint64_t length = (uint64_t)request->stages_per_rank * request->microbatches *
-                          (request->whole_backward ? 2 : 3);
-  if (stages == 0 || request->microbatches == 0) {
+enum weft_status weft_problem_check_shape(const struct weft_shape *shape, bool whole_backward,
+                                          struct weft_error *error) {
+  assert(shape != NULL);
+  const uint64_t stages = (uint64_t)shape->ranks * shape->stages_per_rank;
+  const uint64_t length =
+      (uint64_t)shape->stages_per_rank * shape->microbatches * (whole_backward ? 2 : 3);
+  if (stages == 0 || shape->microbatches == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
                      "%" PRIu32 " ranks with %" PRIu32 " stages each and %" PRIu32
                      " microbatches make no pipeline",
-                     request->ranks, request->stages_per_rank, request->microbatches);
+                     shape->ranks, shape->stages_per_rank, shape->microbatches);
   }
-  if (request->stages_per_rank > WEFT_LOCAL_STAGES_MAX) {
+  if (shape->stages_per_rank > WEFT_LOCAL_STAGES_MAX) {
     return weft_fail(error, WEFT_ERR_LIMIT, "plan with fewer stages per rank",
-                     "%" PRIu32 " stages per rank are more than %d", request->stages_per_rank,
+                     "%" PRIu32 " stages per rank are more than %d", shape->stages_per_rank,
                      WEFT_LOCAL_STAGES_MAX);
   }
-  if (stages > WEFT_STAGES_MAX || request->microbatches > WEFT_MICROBATCHES_MAX ||
-      length > WEFT_PROBLEM_OPS_MAX / request->ranks) {
+  if (stages > WEFT_STAGES_MAX || shape->microbatches > WEFT_MICROBATCHES_MAX ||
+      length > WEFT_PROBLEM_OPS_MAX / shape->ranks) {
     return weft_fail(error, WEFT_ERR_LIMIT,
                      "plan for fewer microbatches; the order of the steady state repeats",
                      "%" PRIu32 " ranks with %" PRIu64
                      " actions each are more than the %d that a "
                      "plan may have",
-                     request->ranks, length, WEFT_PROBLEM_OPS_MAX);
+                     shape->ranks, length, WEFT_PROBLEM_OPS_MAX);
   }
   return WEFT_OK;
 }
 
-enum weft_status weft_problem_check(const struct weft_search_request *request,
-                                    const uint32_t *rank_of, struct weft_error *error) {
-  assert((request->graph == NULL) == (rank_of == NULL));
+enum weft_status weft_problem_check_ranks(const struct weft_search_request *request,
+                                          const uint32_t *rank_of, struct weft_error *error) {
+  assert(request->graph != NULL && rank_of != NULL);
   const struct weft_graph *graph = request->graph;
-  if (graph == NULL) {
-    return check_chain(request, error);
-  }
   for (uint32_t s = 0; s < graph->stage_count; s++) {
     if (rank_of[s] >= request->ranks) {
       return weft_fail(error, WEFT_ERR_USAGE, "ranks count from 0",
@@ -162,7 +160,7 @@ static void place_stages(struct weft_problem *problem, const uint32_t *rank_of) 
 }
 
 bool weft_problem_make(struct weft_problem *problem, const uint32_t *rank_of) {
-  assert(problem->stage_count > 0 && (rank_of != NULL || problem->stages_per_rank > 0));
+  assert(problem->stage_count > 0);
   struct weft_arena *arena = &problem->arena;
   const size_t n = problem->stage_count, p = problem->rank_count;
   if (problem->graph == NULL) {
@@ -203,10 +201,8 @@ static enum weft_status set_times(struct weft_problem *problem,
                                   struct weft_error *error) {
   const struct weft_program like = {.rank_count = problem->rank_count,
                                     .stage_count = problem->stage_count,
-                                    .action_count = request->graph != NULL
-                                                        ? weft_problem_op_count(problem)
-                                                        : weft_problem_timed_op_count(problem),
-                                    .graph = (struct weft_graph *)request->graph};
+                                    .action_count = weft_problem_timed_op_count(problem),
+                                    .graph = (struct weft_graph *)problem->graph};
   const struct weft_sim_options options = weft_sim_options_default();
   struct weft_ticks ticks;
   bool gains = false;
@@ -228,9 +224,6 @@ static enum weft_status set_times(struct weft_problem *problem,
     const struct weft_edge *edge = &problem->graph->edges[c / 2];
     problem->occupancy[c] = weft_ticks_occupancy(&ticks, &request->costs->hop,
                                                  c % 2 == 0 ? edge->bytes : edge->gradient_bytes);
-  }
-  if (request->graph == NULL) {
-    weft_problem_set_occupancy(problem, ticks.occupancy);
   }
   return WEFT_OK;
 }
@@ -306,8 +299,8 @@ static bool is_placed(const struct weft_problem *problem, const struct weft_shap
   return true;
 }
 
-/* A graph that is a chain on a loop or a V, with channels that take the same time, has the constructors
- * and bounds of chains. */
+/* A chain on a loop or a V, with channels that take the same time, has constructors and bounds of its
+ * own. */
 static void look_for_chain(struct weft_problem *problem) {
   static const enum weft_placement_kind kinds[] = {WEFT_PLACEMENT_LOOP, WEFT_PLACEMENT_V};
   const uint32_t v = problem->stage_count / problem->rank_count;
@@ -338,20 +331,17 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const struct weft_allocator *allocator,
                                    const struct weft_search_request *request,
                                    const uint32_t *rank_of, struct weft_error *error) {
-  const struct weft_graph *graph = request->graph;
-  WEFT_TRY(weft_problem_check(request, rank_of, error));
-  *problem = (struct weft_problem){
-      .allocator = allocator,
-      .arena = {.allocator = allocator},
-      .graph = graph,
-      .is_graph_given = graph != NULL,
-      .rank_count = request->ranks,
-      .stage_count = graph != NULL ? graph->stage_count : request->ranks * request->stages_per_rank,
-      .microbatch_count = request->microbatches,
-      .stages_per_rank = graph != NULL ? 0 : request->stages_per_rank,
-      .placement = request->placement,
-      .objective = request->objective,
-      .may_split = !request->whole_backward};
+  assert(problem != NULL && request->ranks > 0 && request->microbatches > 0);
+  *problem = (struct weft_problem){.allocator = allocator,
+                                   .arena = {.allocator = allocator},
+                                   .graph = request->graph,
+                                   .given_graph = request->graph,
+                                   .rank_count = request->ranks,
+                                   .stage_count = request->costs->stage_count,
+                                   .microbatch_count = request->microbatches,
+                                   .placement = request->placement,
+                                   .objective = request->objective,
+                                   .may_split = !request->whole_backward};
   const enum weft_status status = weft_problem_make(problem, rank_of)
                                       ? set_times(problem, request, error)
                                       : weft_arena_status(&problem->arena, error);
@@ -359,9 +349,7 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
     weft_problem_finish(problem);
     return status;
   }
-  if (graph != NULL) {
-    look_for_chain(problem);
-  }
+  look_for_chain(problem);
   set_sizes(problem, request);
   return WEFT_OK;
 }
@@ -549,8 +537,7 @@ enum weft_status weft_order_table(const struct weft_problem *problem,
     weft_program_builder_end_row(&rows);
   }
   weft_array_free(problem->allocator, done, counters, sizeof *done);
-  return weft_program_builder_finish(&rows, problem->is_graph_given ? problem->graph : NULL, out,
-                                     error);
+  return weft_program_builder_finish(&rows, problem->given_graph, out, error);
 }
 
 /* Appends the ops of an action to the sequence of its rank; false when it may not have it. */

@@ -62,8 +62,7 @@ struct weft_problem {
   const struct weft_allocator *allocator;
   struct weft_arena arena;
   struct weft_search_control *control; /* of the search; NULL: none */
-  const struct weft_graph *graph;
-  bool is_graph_given; /* by the request; else it is a chain's own, in the arena */
+  const struct weft_graph *graph, *given_graph; /* the request's; else it has its own, in the arena */
   uint32_t rank_count, stage_count, microbatch_count;
   uint32_t
       stages_per_rank; /* of a chain on a loop or a V; 0: it is none, and no constructor or bound
@@ -94,14 +93,15 @@ struct weft_problem {
  * and W, or W holds more memory than F. */
 bool weft_costs_gain_from_whole(const struct weft_costs *costs);
 
-/* WEFT_ERR_USAGE, WEFT_ERR_LIMIT where the request is no problem. `rank_of` is [stage_count] of a
- * graph, NULL of a chain. */
-enum weft_status weft_problem_check(const struct weft_search_request *request,
-                                    const uint32_t *rank_of, struct weft_error *error);
+/* WEFT_ERR_USAGE, WEFT_ERR_LIMIT where no problem can have this shape, or stages on these ranks. */
+enum weft_status weft_problem_check_shape(const struct weft_shape *shape, bool whole_backward,
+                                          struct weft_error *error);
+enum weft_status weft_problem_check_ranks(const struct weft_search_request *request,
+                                          const uint32_t *rank_of, struct weft_error *error);
 
-/* Of a request whose costs have what ranks of different speeds take; that of a chain has a number of
- * stages per rank and a placement. A limit that not even one microbatch fits into is not an error.
- * As weft_problem_check(), and WEFT_ERR_MEMORY. */
+/* Of a request whose costs have an entry for each stage, as its rank executes it. `rank_of` is
+ * [stage_count]; NULL: as the placement says. A limit that not even one microbatch fits into is not an
+ * error. WEFT_ERR_MEMORY, and those of weft_costs_check(). */
 enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const struct weft_allocator *allocator,
                                    const struct weft_search_request *request,
@@ -120,9 +120,11 @@ static inline uint32_t weft_problem_op_count(const struct weft_problem *problem)
   return problem->begin[problem->rank_count];
 }
 
-/* Those of a chain that take time: the unit of work of its constructors. */
+/* Those that take time: the unit of work of the constructors. */
 static inline size_t weft_problem_timed_op_count(const struct weft_problem *problem) {
-  return (size_t)problem->stage_count * problem->microbatch_count * (problem->may_split ? 3 : 2);
+  const size_t ops = weft_problem_op_count(problem);
+  const size_t backwards = (ops - (size_t)problem->stage_count * problem->microbatch_count) / 2;
+  return problem->may_split ? ops : ops - backwards;
 }
 
 /* Whether whole and split backwards may be mixed. */
