@@ -31,8 +31,7 @@ enum { CANDIDATES_MAX = 1024 };
 
 struct candidate {
   struct weft_choice_candidate is;
-  struct weft_costs costs;       /* of the request; entries belong to this candidate */
-  struct weft_stage_costs entry; /* of one stage, where the request has one of the model */
+  struct weft_costs costs;       /* of the request, or with an entry of a stage of this candidate */
   double *factors;               /* [is.ranks] of the slowest replica, or NULL */
   bool replicas_differ;          /* no replica is as slow as that: the bound is not the search's */
   bool is_finished;              /* a search can do nothing more for it */
@@ -86,9 +85,11 @@ static enum weft_status add_candidate(struct choosing *choosing, const struct we
                                          .value = INFINITY},
                                   .costs = *search->costs};
   if (search->costs->stage_count == 1 && choosing->source->divides_model) {
-    candidate->entry = weft_stage_costs_divide(&search->costs->stages[0],
-                                               (double)shape->ranks * shape->stages_per_rank);
-    candidate->costs.stages = &candidate->entry;
+    if (!WEFT_ALLOCATE(&choosing->arena, candidate->costs.stages, 1)) {
+      return weft_fail_memory(error, sizeof *candidate->costs.stages);
+    }
+    *candidate->costs.stages = weft_stage_costs_divide(
+        &search->costs->stages[0], (double)shape->ranks * shape->stages_per_rank);
   }
   candidate->costs.of = WEFT_COSTS_OF_STAGE; /* the model is the same for any number of ranks */
   if (search->rank_factors != NULL) {
@@ -216,7 +217,7 @@ static enum weft_status bound_all(struct choosing *choosing, struct weft_error *
   for (uint32_t n = 0; n < choosing->count; n++) {
     status = bound(choosing, &choosing->list[n], &own);
     if (status == WEFT_OK) {
-      choosing->list[kept++] = choosing->list[n]; /* sort() mends what moves */
+      choosing->list[kept++] = choosing->list[n];
     } else if (status != WEFT_ERR_LIMIT) {
       break;
     }
@@ -335,32 +336,26 @@ static enum weft_status plan_candidate(struct choosing *choosing, struct candida
 }
 
 /* By value, then by bound. */
-static int compare(const void *a, const void *b) {
-  const struct weft_choice_candidate *one = a, *other = b;
+static int compare_candidates(const void *a, const void *b) {
+  const struct weft_choice_candidate *one = &((const struct candidate *)a)->is;
+  const struct weft_choice_candidate *other = &((const struct candidate *)b)->is;
   if (one->value != other->value) {
     return one->value < other->value ? -1 : 1;
   }
   if (one->bound != other->bound) {
     return one->bound < other->bound ? -1 : 1;
   }
-  return one->ranks != other->ranks ? (one->ranks < other->ranks ? -1 : 1)
-         : one->stages_per_rank != other->stages_per_rank
-             ? (one->stages_per_rank < other->stages_per_rank ? -1 : 1)
-             : (one->placement < other->placement ? -1 : one->placement > other->placement);
-}
-
-static int compare_candidates(const void *a, const void *b) {
-  return compare(&((const struct candidate *)a)->is, &((const struct candidate *)b)->is);
+  if (one->ranks != other->ranks) {
+    return one->ranks < other->ranks ? -1 : 1;
+  }
+  if (one->stages_per_rank != other->stages_per_rank) {
+    return one->stages_per_rank < other->stages_per_rank ? -1 : 1;
+  }
+  return one->placement < other->placement ? -1 : one->placement > other->placement;
 }
 
 static void sort(struct choosing *choosing) {
-  const struct weft_stage_costs *given = choosing->request->search.costs->stages;
   qsort(choosing->list, choosing->count, sizeof *choosing->list, compare_candidates);
-  for (uint32_t n = 0; n < choosing->count; n++) { /* they have moved, with entries of their own */
-    if (choosing->list[n].costs.stages != NULL && choosing->list[n].costs.stages != given) {
-      choosing->list[n].costs.stages = &choosing->list[n].entry;
-    }
-  }
 }
 
 /* Plans up to `most` open candidates, the best first, with a share of the work and of the time for

@@ -20,9 +20,8 @@
 
 #include <weft/support.h>
 
-#include "plan/construct/rule_scheduler.h"
+#include "plan/construct/constructors.h"
 #include "plan/layout/layout.h"
-#include "plan/problem/incumbent.h"
 
 static const struct weft_problem_stage *stage_at(const struct weft_problem *problem, uint32_t rank,
                                                  uint32_t local_stage) {
@@ -146,7 +145,7 @@ static enum weft_status search_need(const struct weft_problem *problem,
   WEFT_TRY(weft_order_init(&order, problem, &arena, error));
   WEFT_TRY(weft_plan_clock_init(&clock, problem, &arena, error));
   int64_t enough = least.excess;
-  weft_order_serial(problem, &clock, &order);
+  weft_order_serial(problem, &clock, 0, &order);
   for (uint32_t r = 0; r < problem->rank_count && !least.is_exact; r++) {
     enough = weft_max(enough, weft_order_peak(problem, &order, r, clock.done) - problem->limit[r]);
   }

@@ -14,7 +14,6 @@
 
 #include "plan/construct/constructors.h"
 #include "plan/construct/longest_chain.h"
-#include "plan/construct/rule_scheduler.h"
 #include "plan/improve/improve.h"
 #include "plan/improve/worker_threads.h"
 #include "plan/layout/layout.h"
@@ -187,7 +186,7 @@ static enum weft_status place_locally(struct search *search, struct weft_error *
   WEFT_TRY(weft_plan_placement_search(best->layout, &best->problem, search->request, bound_of(best),
                                       search->layouts.rest, rank_of, error));
   WEFT_TRY(weft_plan_layouts_add_placement(&search->layouts, search->request, rank_of,
-                                           "local search", error));
+                                           "local search", WEFT_PLACEMENT_INFERRED, error));
   return construct_all(search, error);
 }
 
@@ -569,7 +568,7 @@ static void time_answer(struct search *search, const struct candidate *candidate
     return;
   }
   struct weft_incumbent *incumbent = &small.incumbent;
-  weft_order_serial(&small.problem, &incumbent->clock, &incumbent->draft);
+  weft_order_serial(&small.problem, &incumbent->clock, 0, &incumbent->draft);
   weft_incumbent_try(incumbent, &incumbent->draft, NULL);
   enum weft_status status = WEFT_OK;
   for (unsigned n = 0; n < TIMES && status == WEFT_OK && value_of(&small) < INFINITY; n++) {

@@ -19,6 +19,7 @@ struct enumeration {
   uint32_t most_weights;       /* most counted W that can be pending, regardless of memory */
   uint32_t gap[WEFT_LINE_MAX]; /* [n] between op n - 1 and n, 0 for the first; for a W: pending */
   uint32_t *rows;              /* [count * (width + 1)]: order, then gaps */
+  struct weft_arena *arena;
   uint64_t most;
 };
 
@@ -221,7 +222,7 @@ static void describe_profile(struct enumeration *enumeration, uint32_t index) {
 static bool fill(struct enumeration *enumeration) {
   struct weft_line_profiles *profiles = enumeration->profiles;
   const uint32_t count = profiles->count;
-  struct weft_arena *arena = &profiles->arena;
+  struct weft_arena *arena = enumeration->arena;
   if (!WEFT_ALLOCATE(arena, profiles->behind, (size_t)count * profiles->line) ||
       !WEFT_ALLOCATE(arena, profiles->waiting, (size_t)count * profiles->extra) ||
       !WEFT_ALLOCATE(arena, profiles->next, (size_t)count * (profiles->line + profiles->extra)) ||
@@ -244,13 +245,13 @@ static bool fill(struct enumeration *enumeration) {
 
 bool weft_line_profiles_init(struct weft_line_profiles *profiles,
                              const struct weft_problem *problem, uint32_t rank,
-                             enum weft_line_detail detail, uint64_t most) {
+                             enum weft_line_detail detail, uint64_t most,
+                             struct weft_arena *arena) {
   const uint32_t v = problem->stages_per_rank;
   struct enumeration enumeration = {
-      .profiles = profiles, .most = most, .flow = detail == WEFT_LINE_FLOW};
+      .profiles = profiles, .most = most, .flow = detail == WEFT_LINE_FLOW, .arena = arena};
   assert(rank < problem->rank_count);
-  *profiles = (struct weft_line_profiles){.arena = {.allocator = problem->allocator},
-                                          .line = detail == WEFT_LINE_RANK ? 2 : 2 * v,
+  *profiles = (struct weft_line_profiles){.line = detail == WEFT_LINE_RANK ? 2 : 2 * v,
                                           .extra = detail == WEFT_LINE_WEIGHTS ? v - 1 : 0};
   enumeration.width = profiles->line + profiles->extra;
   weigh(&enumeration, problem, rank, detail);
@@ -266,8 +267,4 @@ bool weft_line_profiles_init(struct weft_line_profiles *profiles,
   const bool done = enumeration.rows != NULL && fill(&enumeration);
   weft_array_free(problem->allocator, enumeration.rows, cells, sizeof *enumeration.rows);
   return done;
-}
-
-void weft_line_profiles_finish(struct weft_line_profiles *profiles) {
-  weft_arena_finish(&profiles->arena);
 }

@@ -21,20 +21,18 @@ static uint32_t weight_count(const struct weft_state_table *table) {
   return table->counted * table->problem->microbatch_count;
 }
 
-static size_t list_count(const struct weft_state_table *table) {
-  return 5 * (size_t)table->line * (table->count + 1) + weight_count(table) + 1;
-}
-
-static void hand_out(struct weft_state_table *table) {
-  int64_t *at = table->lists;
+static bool make_lists(struct weft_state_table *table) {
+  struct weft_arena *arena = &table->arena;
   for (uint32_t n = 0; n < table->line; n++) {
     struct weft_state_table_op *op = &table->ops[n];
     int64_t **const lists[] = {&op->sums, &op->head, &op->tail, &op->start, &op->stop};
-    for (unsigned k = 0; k < WEFT_ARRAY_LENGTH(lists); k++, at += table->count + 1) {
-      *lists[k] = at;
+    for (unsigned k = 0; k < WEFT_ARRAY_LENGTH(lists); k++) {
+      if (!WEFT_ALLOCATE(arena, *lists[k], table->count + (size_t)1)) {
+        return false;
+      }
     }
   }
-  table->weight_sums = at;
+  return WEFT_ALLOCATE(arena, table->weight_sums, weight_count(table) + (size_t)1);
 }
 
 uint64_t weft_state_table_size(const struct weft_state_table *table, uint32_t rank) {
@@ -45,14 +43,13 @@ uint64_t weft_state_table_size(const struct weft_state_table *table, uint32_t ra
 
 static bool make_profiles(struct weft_state_table *table, uint64_t most) {
   const struct weft_problem *problem = table->problem;
-  table->profiles =
-      weft_array_allocate_zero(problem->allocator, problem->rank_count, sizeof *table->profiles);
-  if (table->profiles == NULL) {
+  if (!WEFT_ALLOCATE(&table->arena, table->profiles, problem->rank_count)) {
     return false;
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     struct weft_line_profiles *profiles = &table->profiles[r];
-    if (!weft_line_profiles_init(profiles, problem, r, table->detail, most / (table->count + 1))) {
+    if (!weft_line_profiles_init(profiles, problem, r, table->detail, most / (table->count + 1),
+                                 &table->arena)) {
       return false;
     }
     const size_t size = (size_t)weft_state_table_size(table, r);
@@ -69,39 +66,19 @@ bool weft_state_table_init(struct weft_state_table *table, const struct weft_pro
   const uint32_t v = problem->stages_per_rank;
   const bool merged = detail == WEFT_LINE_RANK;
   *table = (struct weft_state_table){.problem = problem,
+                                     .arena = {.allocator = problem->allocator},
                                      .detail = detail,
                                      .count = problem->microbatch_count * (merged ? v : 1),
                                      .line = merged ? 2 : 2 * v,
                                      .counted = detail == WEFT_LINE_WEIGHTS ? 1 : v};
-  if (!make_profiles(table, most)) {
-    return false;
-  }
-  const struct weft_allocator *allocator = problem->allocator;
-  table->lists = weft_array_allocate_zero(allocator, list_count(table), sizeof(int64_t));
-  table->earliest = weft_array_allocate(allocator, table->size, sizeof(int64_t));
-  table->latest = weft_array_allocate(allocator, table->size, sizeof(int64_t));
-  table->low = weft_array_allocate(allocator, table->cells, sizeof *table->low);
-  table->high = weft_array_allocate(allocator, table->cells, sizeof *table->high);
-  if (table->lists == NULL || table->earliest == NULL || table->latest == NULL ||
-      table->low == NULL || table->high == NULL) {
-    return false;
-  }
-  hand_out(table);
-  return true;
+  return make_profiles(table, most) && make_lists(table) &&
+         WEFT_ALLOCATE(&table->arena, table->earliest, table->size) &&
+         WEFT_ALLOCATE(&table->arena, table->latest, table->size) &&
+         WEFT_ALLOCATE(&table->arena, table->low, table->cells) &&
+         WEFT_ALLOCATE(&table->arena, table->high, table->cells);
 }
 
-void weft_state_table_finish(struct weft_state_table *table) {
-  const struct weft_allocator *allocator = table->problem->allocator;
-  for (uint32_t r = 0; table->profiles != NULL && r < table->problem->rank_count; r++) {
-    weft_line_profiles_finish(&table->profiles[r]);
-  }
-  weft_array_free(allocator, table->profiles, table->problem->rank_count, sizeof *table->profiles);
-  weft_array_free(allocator, table->lists, list_count(table), sizeof(int64_t));
-  weft_array_free(allocator, table->earliest, table->size, sizeof(int64_t));
-  weft_array_free(allocator, table->latest, table->size, sizeof(int64_t));
-  weft_array_free(allocator, table->low, table->cells, sizeof *table->low);
-  weft_array_free(allocator, table->high, table->cells, sizeof *table->high);
-}
+void weft_state_table_finish(struct weft_state_table *table) { weft_arena_finish(&table->arena); }
 
 /* ---- Times ---- */
 
@@ -458,7 +435,7 @@ static void go_backward(const struct weft_state_table *table) {
 
 bool weft_state_table_fill(struct weft_state_table *table, uint32_t rank, int64_t from,
                            int64_t end) {
-  assert(rank < table->problem->rank_count && table->lists != NULL);
+  assert(rank < table->problem->rank_count && table->high != NULL);
   table->now = &table->profiles[rank];
   table->from = from;
   table->end = end;
@@ -517,15 +494,13 @@ static size_t cells_of(const struct weft_state_table *table, uint32_t rank) {
   return ((size_t)table->count + 1) * table->profiles[rank].count;
 }
 
-bool weft_state_table_keep_init(struct weft_state_table_kept *kept,
-                                const struct weft_state_table *table, uint32_t rank) {
+bool weft_state_table_keep_init(struct weft_state_table_kept *kept, struct weft_state_table *table,
+                                uint32_t rank) {
   assert(kept != NULL && rank < table->problem->rank_count);
-  const struct weft_allocator *allocator = table->problem->allocator;
-  const size_t size = (size_t)weft_state_table_size(table, rank), cells = cells_of(table, rank);
-  kept->latest = weft_array_allocate(allocator, size, sizeof *kept->latest);
-  kept->low = weft_array_allocate(allocator, cells, sizeof *kept->low);
-  kept->high = weft_array_allocate(allocator, cells, sizeof *kept->high);
-  return kept->latest != NULL && kept->low != NULL && kept->high != NULL;
+  const size_t cells = cells_of(table, rank);
+  return WEFT_ALLOCATE(&table->arena, kept->latest, (size_t)weft_state_table_size(table, rank)) &&
+         WEFT_ALLOCATE(&table->arena, kept->low, cells) &&
+         WEFT_ALLOCATE(&table->arena, kept->high, cells);
 }
 
 void weft_state_table_keep(struct weft_state_table_kept *kept, const struct weft_state_table *table,
@@ -536,15 +511,6 @@ void weft_state_table_keep(struct weft_state_table_kept *kept, const struct weft
          (size_t)weft_state_table_size(table, rank) * sizeof *kept->latest);
   memcpy(kept->low, table->low, cells * sizeof *kept->low);
   memcpy(kept->high, table->high, cells * sizeof *kept->high);
-}
-
-void weft_state_table_keep_finish(struct weft_state_table_kept *kept,
-                                  const struct weft_state_table *table, uint32_t rank) {
-  const struct weft_allocator *allocator = table->problem->allocator;
-  const size_t size = (size_t)weft_state_table_size(table, rank), cells = cells_of(table, rank);
-  weft_array_free(allocator, kept->latest, size, sizeof *kept->latest);
-  weft_array_free(allocator, kept->low, cells, sizeof *kept->low);
-  weft_array_free(allocator, kept->high, cells, sizeof *kept->high);
 }
 
 int64_t weft_state_table_latest(const struct weft_state_table *table,

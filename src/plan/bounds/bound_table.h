@@ -26,7 +26,6 @@ enum weft_line_detail {
 enum { WEFT_LINE_MAX = 3 * WEFT_LOCAL_STAGES_MAX };
 
 struct weft_line_profiles {
-  struct weft_arena arena;
   uint32_t line;     /* ops of the line */
   uint32_t extra;    /* W ops that profiles distinguish: of the second stage, the third, ... */
   uint32_t count;    /* of profiles; each comes after those that lead to it by any op but the
@@ -45,12 +44,12 @@ struct weft_line_profiles {
 
 #define WEFT_PROFILE_NONE UINT32_MAX
 
-/* All profiles within a rank's memory. False when out of memory, or when profiles and counted W
- * together have more than `most` entries; weft_line_profiles_finish() in any case. */
+/* All profiles within a rank's memory; they live in the arena. False when out of memory, or when
+ * profiles and counted W together have more than `most` entries. */
 bool weft_line_profiles_init(struct weft_line_profiles *profiles,
                              const struct weft_problem *problem, uint32_t rank,
-                             enum weft_line_detail detail, uint64_t most);
-void weft_line_profiles_finish(struct weft_line_profiles *profiles);
+                             enum weft_line_detail detail, uint64_t most,
+                             struct weft_arena *arena);
 
 /* ---- The table ---- */
 
@@ -67,6 +66,7 @@ struct weft_state_table_op {
 
 struct weft_state_table {
   const struct weft_problem *problem;
+  struct weft_arena arena;
   enum weft_line_detail detail;
   uint32_t count;                      /* of each op on the line */
   uint32_t line;                       /* ops on it */
@@ -83,7 +83,6 @@ struct weft_state_table {
   uint64_t visited;                           /* entries reached */
   bool cancelled;                             /* the search is; the table is not complete */
   int64_t from, end;                          /* of the rank */
-  int64_t *lists;                             /* all lists above */
   int64_t *earliest;    /* [first ops * stride + offset of profile + pending W] */
   int64_t *latest;      /* likewise */
   uint32_t *low, *high; /* [first ops * profiles + profile] range of pending W reached */
@@ -126,12 +125,11 @@ struct weft_state_table_kept {
   uint32_t *low, *high;
 };
 
-bool weft_state_table_keep_init(struct weft_state_table_kept *kept,
-                                const struct weft_state_table *table, uint32_t rank);
+/* It lives as long as the table. False when out of memory. */
+bool weft_state_table_keep_init(struct weft_state_table_kept *kept, struct weft_state_table *table,
+                                uint32_t rank);
 void weft_state_table_keep(struct weft_state_table_kept *kept, const struct weft_state_table *table,
                            uint32_t rank);
-void weft_state_table_keep_finish(struct weft_state_table_kept *kept,
-                                  const struct weft_state_table *table, uint32_t rank);
 
 /* The latest time at which the rank may be in this state and still end in time; INT64_MIN when it
  * cannot. */

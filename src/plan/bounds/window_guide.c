@@ -20,12 +20,7 @@ bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *proble
 }
 
 void weft_guide_finish(struct weft_guide *guide) {
-  for (uint32_t r = 0; guide->kept != NULL && r < guide->problem->rank_count; r++) {
-    weft_state_table_keep_finish(&guide->kept[r], &guide->windows.table, r);
-  }
-  if (guide->windows.problem != NULL) {
-    weft_windows_finish(&guide->windows);
-  }
+  weft_windows_finish(&guide->windows);
   weft_paths_finish(&guide->paths);
 }
 

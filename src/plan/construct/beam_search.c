@@ -80,18 +80,10 @@ static struct prefix *prefix_at(const struct beam *beam, const struct layer *lay
   return (struct prefix *)(void *)(layer->blocks + (size_t)n * beam->stride);
 }
 
-static int64_t *times_of(struct prefix *prefix) { return (int64_t *)(void *)(prefix + 1); }
+static int64_t *times_of(const struct prefix *prefix) { return (int64_t *)(void *)(prefix + 1); }
 
-static const int64_t *times_in(const struct prefix *prefix) {
-  return (const int64_t *)(const void *)(prefix + 1);
-}
-
-static uint16_t *done_of(const struct beam *beam, struct prefix *prefix) {
+static uint16_t *done_of(const struct beam *beam, const struct prefix *prefix) {
   return (uint16_t *)(void *)((unsigned char *)prefix + beam->done_at);
-}
-
-static const uint16_t *done_in(const struct beam *beam, const struct prefix *prefix) {
-  return (const uint16_t *)(const void *)((const unsigned char *)prefix + beam->done_at);
 }
 
 /* Arrivals at a stage: of activations (path 0) or gradients. */
@@ -110,7 +102,7 @@ static bool is_allowed(const struct weft_problem *problem, enum weft_plan_op_kin
 static int64_t input_of(const struct beam *beam, const struct prefix *from, uint32_t s,
                         enum weft_plan_op_kind kind) {
   const struct weft_problem *problem = beam->problem;
-  const uint16_t *done = done_in(beam, from) + (size_t)s * COUNTS;
+  const uint16_t *done = done_of(beam, from) + (size_t)s * COUNTS;
   if (kind == WEFT_KIND_W) {
     return done[COUNT_W] < done[COUNT_BACK] ? 0 : -1;
   }
@@ -118,13 +110,13 @@ static int64_t input_of(const struct beam *beam, const struct prefix *from, uint
     const uint16_t n = done[COUNT_F];
     return n == problem->microbatch_count ? -1
            : s == 0                       ? 0
-           : n < done[COUNT_F - COUNTS]   ? times_in(from)[arrivals_at(beam, s, 0) + n]
+           : n < done[COUNT_F - COUNTS]   ? times_of(from)[arrivals_at(beam, s, 0) + n]
                                           : -1;
   }
   const uint16_t n = done[COUNT_BACK];
   return n == done[COUNT_F]              ? -1
          : s + 1 == problem->stage_count ? 0
-         : n < done[COUNT_BACK + COUNTS] ? times_in(from)[arrivals_at(beam, s, 1) + n]
+         : n < done[COUNT_BACK + COUNTS] ? times_of(from)[arrivals_at(beam, s, 1) + n]
                                          : -1;
 }
 
@@ -233,7 +225,7 @@ static bool add_op(const struct beam *beam, struct prefix *at, uint32_t s,
 static int64_t bound_of(const struct beam *beam, struct prefix *at) {
   const struct weft_problem *problem = beam->problem;
   const uint32_t m = problem->microbatch_count;
-  const int64_t *times = times_in(at), *clock = times + beam->clock_at;
+  const int64_t *times = times_of(at), *clock = times + beam->clock_at;
   int64_t worst = 0, sum = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t left = times[beam->left_at + r];
@@ -249,13 +241,13 @@ static int64_t bound_of(const struct beam *beam, struct prefix *at) {
   }
   int64_t path = at->now;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    if (done_in(beam, at)[(size_t)s * COUNTS + COUNT_F] < m) {
+    if (done_of(beam, at)[(size_t)s * COUNTS + COUNT_F] < m) {
       path = weft_max(path, clock[problem->stages[s].rank]) + problem->stages[s].time[WEFT_KIND_F];
       path += s + 1 < problem->stage_count ? weft_problem_hop(problem, 2 * s) : 0;
     }
   }
   for (uint32_t s = problem->stage_count; s-- > 0;) {
-    if (done_in(beam, at)[(size_t)s * COUNTS + COUNT_BACK] < m) {
+    if (done_of(beam, at)[(size_t)s * COUNTS + COUNT_BACK] < m) {
       const uint32_t rank = problem->stages[s].rank;
       path = weft_max(path, clock[rank]);
       worst = weft_max(worst, path + beam->both[s] - beam->first[rank]);
@@ -270,8 +262,8 @@ static int64_t bound_of(const struct beam *beam, struct prefix *at) {
 /* Whether `a`, which has done the same ops, is as early as `b` in all that matters later. */
 static bool is_as_early(const struct beam *beam, const struct prefix *a, const struct prefix *b) {
   const struct weft_problem *problem = beam->problem;
-  const int64_t *x = times_in(a), *y = times_in(b);
-  const uint16_t *done = done_in(beam, a);
+  const int64_t *x = times_of(a), *y = times_of(b);
+  const uint16_t *done = done_of(beam, a);
   if (a->now > b->now) {
     return false;
   }
@@ -305,7 +297,7 @@ static bool is_as_early(const struct beam *beam, const struct prefix *a, const s
 }
 
 static uint32_t bucket_of(const struct beam *beam, const struct prefix *at) {
-  const uint64_t *words = (const uint64_t *)(const void *)done_in(beam, at);
+  const uint64_t *words = (const uint64_t *)(const void *)done_of(beam, at);
   uint64_t hash = 0x9e3779b97f4a7c15U;
   for (uint32_t n = 0; n < beam->done_words; n++) {
     hash = (hash ^ words[n]) * 0xff51afd7ed558ccdU;
@@ -395,7 +387,7 @@ static bool keep(struct beam *beam, struct layer *layer, const struct prefix *at
   for (uint32_t n = layer->buckets[bucket_of(beam, at)]; n != 0;) {
     struct prefix *other = prefix_at(beam, layer, n - 1);
     n = other->next;
-    if (memcmp(done_in(beam, other), done_in(beam, at), done_size) != 0) {
+    if (memcmp(done_of(beam, other), done_of(beam, at), done_size) != 0) {
       continue;
     }
     if (is_as_early(beam, other, at)) {
@@ -439,7 +431,7 @@ struct choice {
 static bool needs_memory(const struct beam *beam, const struct prefix *from, uint32_t s,
                          enum weft_plan_op_kind kind) {
   const struct weft_problem_stage *stage = &beam->problem->stages[s];
-  const uint16_t *done = done_in(beam, from) + (size_t)s * COUNTS;
+  const uint16_t *done = done_of(beam, from) + (size_t)s * COUNTS;
   return beam->problem->limit[stage->rank] < beam->problem->limit_max &&
          (weft_problem_change(stage, kind) > 0 ||
           weft_problem_gradients(stage, kind, done[COUNT_BACK]) > 0);
@@ -483,7 +475,7 @@ static uint32_t list_choices(const struct beam *beam, const struct prefix *from,
       if (input < 0) {
         continue;
       }
-      const int64_t clock = times_in(from)[beam->clock_at + problem->stages[s].rank];
+      const int64_t clock = times_of(from)[beam->clock_at + problem->stages[s].rank];
       const int64_t start = weft_max(from->now, weft_max(clock, input));
       struct choice *choice = &choices[count++];
       *choice = (struct choice){.stage = s,
@@ -633,7 +625,7 @@ static void set_times(struct beam *beam, struct prefix *start) {
 static int64_t value_of(const struct beam *beam, const struct prefix *at) {
   int64_t worst = 0;
   for (uint32_t r = 0; r < beam->problem->rank_count; r++) {
-    worst = weft_max(worst, times_in(at)[beam->clock_at + r] - beam->first[r]);
+    worst = weft_max(worst, times_of(at)[beam->clock_at + r] - beam->first[r]);
   }
   return worst;
 }

@@ -12,13 +12,13 @@ enum weft_status weft_construct_first(struct weft_incumbent *incumbent, struct w
 /* The named schedules on the problem's placement. */
 enum weft_status weft_construct_named(struct weft_incumbent *incumbent, struct weft_error *error);
 
-/* One microbatch after the other: fits whenever any order does. */
-void weft_construct_serial(struct weft_incumbent *incumbent);
+/* One microbatch after the other; of a chain, whose first `held` stages run their backwards only when
+ * all forwards are done: then their gradients take no memory meanwhile. */
+void weft_order_serial(const struct weft_problem *problem, struct weft_plan_clock *clock,
+                       uint32_t held, struct weft_order *order);
 
-/* As many microbatches in flight as the memory allows, by a plain recipe: 1F1B with one stage per
- * rank, else one group of microbatches after the other. Only for so many ops that any other order
- * takes long. */
-void weft_construct_limited(struct weft_incumbent *incumbent);
+/* That of them which fits whenever any order does. */
+void weft_construct_serial(struct weft_incumbent *incumbent);
 
 /* V placement from building blocks, for any memory; nothing on other placements. */
 enum weft_status weft_construct_v_blocks(struct weft_incumbent *incumbent,

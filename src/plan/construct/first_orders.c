@@ -12,15 +12,17 @@ static constructor *const constructors[] = {
     weft_construct_chain_greedy,
 };
 
+/* Where the other constructors take a second or more: what a search without time has to offer. */
+enum { MANY_OPS = 1000000 };
+
 /* Work of the constructor of periodic orders, in nanoseconds of a typical core. */
 enum { PERIODIC = 7000000 };
 
 /* ---- Of any graph ---- */
 
-/* One as 1F1B, with W where a rank would be idle; else one that fits, if one is found: of one
- * microbatch after the other some always does, unless gradients come late, or branches share a
- * rank. */
-static enum weft_status construct_any(struct weft_incumbent *incumbent, struct weft_error *error) {
+/* One as 1F1B, with W where a rank would be idle. */
+static enum weft_status construct_classic(struct weft_incumbent *incumbent,
+                                          struct weft_error *error) {
   const struct weft_problem *problem = incumbent->problem;
   WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct weft_rule_scheduler scheduler;
@@ -34,8 +36,16 @@ static enum weft_status construct_any(struct weft_incumbent *incumbent, struct w
       WEFT_NEVER) {
     weft_incumbent_try_draft(incumbent);
   }
+  return WEFT_OK;
+}
+
+/* That one; else one that fits, if one is found: of one microbatch after the other some always does,
+ * unless gradients come late, or branches share a rank. */
+static enum weft_status construct_any(struct weft_incumbent *incumbent, struct weft_error *error) {
+  const struct weft_problem *problem = incumbent->problem;
+  WEFT_TRY(construct_classic(incumbent, error));
   if (incumbent->value == WEFT_NEVER) {
-    weft_order_serial(problem, &incumbent->clock, &incumbent->draft);
+    weft_order_serial(problem, &incumbent->clock, 0, &incumbent->draft);
     weft_incumbent_try_draft(incumbent);
   }
   if (incumbent->value == WEFT_NEVER) {
@@ -83,7 +93,9 @@ enum weft_status weft_construct_first(struct weft_incumbent *incumbent, struct w
   }
   weft_construct_serial(incumbent);
   incumbent->is_impossible = incumbent->value == WEFT_NEVER;
-  weft_construct_limited(incumbent);
+  if (weft_problem_timed_op_count(incumbent->problem) >= MANY_OPS) {
+    WEFT_TRY(construct_classic(incumbent, error));
+  }
   weft_search_control_note_order(incumbent->problem->control);
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(constructors); n++) {
     if (!weft_incumbent_is_done(incumbent)) {

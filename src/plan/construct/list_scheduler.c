@@ -17,11 +17,13 @@ static void set_facts(struct weft_list_scheduler *scheduler) {
     const int64_t back = problem->may_split ? stage->i + stage->w : stage->b;
     scheduler->in_flight[s] = UINT32_MAX;
     scheduler->work[stage->rank] += (stage->f + back) * problem->microbatch_count;
-    const int64_t growth = problem->may_split ? stage->held_after - stage->held : 0;
-    scheduler->growth[stage->rank] = weft_max(scheduler->growth[stage->rank], growth);
+    if (problem->may_split) {
+      scheduler->limit[stage->rank] =
+          weft_min(scheduler->limit[stage->rank], stage->held - stage->held_after);
+    }
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    scheduler->limit[r] = weft_problem_limit_at_end(problem, r) - scheduler->growth[r];
+    scheduler->limit[r] += weft_problem_limit_at_end(problem, r);
     scheduler->period = weft_max(scheduler->period, scheduler->work[r] / problem->microbatch_count);
   }
 }
@@ -42,7 +44,6 @@ enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,
       !WEFT_ALLOCATE(arena, scheduler->held_for_w, ranks) ||
       !WEFT_ALLOCATE(arena, scheduler->work, ranks) ||
       !WEFT_ALLOCATE(arena, scheduler->rest, ranks) ||
-      !WEFT_ALLOCATE(arena, scheduler->growth, ranks) ||
       !WEFT_ALLOCATE(arena, scheduler->limit, ranks) || arena->failed_bytes > 0) {
     weft_list_scheduler_finish(scheduler);
     return weft_fail_memory(error, target_count(problem) * sizeof *scheduler->targets);

@@ -35,8 +35,8 @@ struct weft_list_scheduler {
   int64_t *work;       /* [rank] time of all its ops */
   int64_t period;      /* of a microbatch on the busiest rank */
   int64_t *rest;       /* [rank] time of its remaining ops */
-  int64_t *growth;     /* [rank] memory that an I may add until its W */
-  int64_t *limit;      /* [rank] for activations, without that and with all gradients */
+  int64_t *limit;      /* [rank] for activations, with all gradients, and without what an I may add
+                          until its W */
   struct weft_rank_queue queue; /* by the time of the next decision */
   bool runs_to_end;             /* set by the caller: a run ends even if the search is cancelled */
 };

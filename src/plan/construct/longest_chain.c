@@ -69,46 +69,17 @@ static uint32_t find_path(const struct weft_problem *problem, const struct searc
   return length;
 }
 
-/* Whether the path meets its ranks as a chain on this placement does. Rank r of the chain is that of
- * stage r of the path; as many ranks as the path meets are then all different. */
-static bool is_placed(const struct weft_problem *problem, const struct path *path,
-                      const struct weft_shape *shape) {
-  for (uint32_t r = 0; r < shape->ranks; r++) {
-    for (uint32_t k = 1; k < shape->stages_per_rank; k++) {
-      const uint32_t stage = path->stages[weft_shape_stage_of(shape, r, k)];
-      if (problem->stages[stage].rank != problem->stages[path->stages[r]].rank) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
-/* The shape of the chain; false: it is neither on a loop nor on a V. `is_met` is
- * scratch for [rank]. */
-static bool find_shape(const struct weft_problem *problem, const struct path *path, bool *is_met,
-                       struct weft_shape *shape) {
-  static const enum weft_placement_kind kinds[] = {WEFT_PLACEMENT_LOOP, WEFT_PLACEMENT_V};
+/* Numbers the ranks in the order in which the path meets them; returns how many there are. `numbers` is
+ * cleared, [rank]: from 1 on. */
+static uint32_t number_ranks(const struct weft_problem *problem, const struct path *path,
+                             uint32_t *numbers, uint32_t *rank_of) {
   uint32_t ranks = 0;
   for (uint32_t k = 0; k < path->length; k++) {
-    bool *met = &is_met[problem->stages[path->stages[k]].rank];
-    ranks += !*met;
-    *met = true;
+    uint32_t *number = &numbers[problem->stages[path->stages[k]].rank];
+    *number = *number == 0 ? ++ranks : *number;
+    rank_of[k] = *number - 1;
   }
-  assert(ranks > 0);
-  *shape = (struct weft_shape){.ranks = ranks,
-                               .stages_per_rank = path->length / ranks,
-                               .microbatches = problem->microbatch_count};
-  if (path->length % ranks != 0 || shape->stages_per_rank > WEFT_LOCAL_STAGES_MAX) {
-    return false;
-  }
-  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(kinds); n++) {
-    shape->placement = kinds[n];
-    if (is_placed(problem, path, shape)) {
-      return true;
-    }
-  }
-  return false;
+  return ranks;
 }
 
 static void set_stages(const struct weft_problem *problem, const struct path *path,
@@ -121,20 +92,14 @@ static void set_stages(const struct weft_problem *problem, const struct path *pa
     stage->held = from->held;
     stage->held_after = from->held_after;
     stage->gradients = from->gradients;
+    chain->limit[stage->rank] = problem->limit[from->rank];
     chain->limit_max +=
         problem->microbatch_count * (from->held + from->held_after) + from->gradients;
   }
-  for (uint32_t r = 0; r < chain->rank_count; r++) {
-    chain->limit[r] = problem->limit[problem->stages[path->stages[r]].rank];
-    if (chain->stages_per_rank == 1) { /* as of any chain: then they need not be counted */
-      chain->limit[r] -= chain->stages[r].gradients;
-      chain->stages[r].gradients = 0;
-    }
-    chain->limit[r] = weft_min(chain->limit[r], chain->limit_max);
-  }
 }
 
-static int64_t least_occupancy(const struct weft_problem *problem, const struct path *path) {
+static void set_occupancy(const struct weft_problem *problem, const struct path *path,
+                          struct weft_problem *chain) {
   int64_t least = INT64_MAX;
   for (uint32_t k = 0; k + 1 < path->length; k++) {
     const int64_t *both = &problem->occupancy[2 * path->edges[k]];
@@ -142,36 +107,30 @@ static int64_t least_occupancy(const struct weft_problem *problem, const struct 
       least = weft_min(least, weft_min(both[0], both[1]));
     }
   }
-  return least == INT64_MAX ? 0 : least;
+  for (uint32_t c = 0; c < 2 * chain->graph->edge_count; c++) {
+    chain->occupancy[c] = least == INT64_MAX ? 0 : least;
+  }
 }
 
 /* False: the chain is neither on a loop nor on a V, or memory is out. */
-static bool make_problem(const struct weft_problem *problem, const struct path *path, bool *is_met,
-                         struct weft_problem *chain) {
-  struct weft_shape shape;
-  if (!find_shape(problem, path, is_met, &shape)) {
-    return false;
-  }
-  *chain = (struct weft_problem){.allocator = problem->allocator,
-                                 .control = problem->control,
-                                 .arena = chain->arena,
-                                 .rank_count = shape.ranks,
-                                 .stage_count = path->length,
-                                 .stages_per_rank = shape.stages_per_rank,
-                                 .microbatch_count = problem->microbatch_count,
-                                 .may_split = problem->may_split,
-                                 .may_join = problem->may_join,
-                                 .objective = problem->objective,
-                                 .placement = shape.placement,
-                                 .latency = problem->latency,
-                                 .ticks_per_unit = problem->ticks_per_unit,
-                                 .sizes_per_unit = problem->sizes_per_unit};
-  if (!weft_problem_make(chain, NULL)) {
+static bool make_problem(const struct weft_problem *problem, const struct path *path,
+                         uint32_t ranks, const uint32_t *rank_of, struct weft_problem *chain) {
+  *chain = weft_problem_chain_like(problem, chain->arena, ranks, path->length,
+                                   problem->microbatch_count);
+  if (!weft_problem_make(chain, rank_of)) {
     return false;
   }
   set_stages(problem, path, chain);
-  weft_problem_set_occupancy(chain, least_occupancy(problem, path));
-  return true;
+  set_occupancy(problem, path, chain);
+  weft_problem_look_for_chain(chain);
+  for (uint32_t r = 0; r < ranks; r++) {
+    if (chain->stages_per_rank == 1) { /* as of any chain: then they need not be counted */
+      chain->limit[r] -= chain->stages[r].gradients;
+      chain->stages[r].gradients = 0;
+    }
+    chain->limit[r] = weft_min(chain->limit[r], chain->limit_max);
+  }
+  return chain->stages_per_rank > 0;
 }
 
 enum weft_status weft_longest_chain_init(struct weft_longest_chain *chain,
@@ -182,17 +141,18 @@ enum weft_status weft_longest_chain_init(struct weft_longest_chain *chain,
   struct weft_arena *arena = &chain->problem.arena;
   const uint32_t n = problem->stage_count;
   struct search search;
-  uint32_t *edges;
-  bool *is_met, is_made = false;
+  uint32_t *edges, *numbers, *rank_of;
+  bool is_made = false;
   if (problem->stages_per_rank > 0 || problem->objective != WEFT_OBJECTIVE_MAKESPAN) {
     return WEFT_OK;
   }
   if (WEFT_ALLOCATE(arena, chain->stages, n) && WEFT_ALLOCATE(arena, edges, n) &&
       WEFT_ALLOCATE(arena, search.longest, n) && WEFT_ALLOCATE(arena, search.edge, n) &&
-      WEFT_ALLOCATE(arena, is_met, problem->rank_count)) {
+      WEFT_ALLOCATE(arena, numbers, problem->rank_count) && WEFT_ALLOCATE(arena, rank_of, n)) {
     const uint32_t length = find_path(problem, &search, chain->stages, edges);
     const struct path path = {chain->stages, edges, length};
-    is_made = make_problem(problem, &path, is_met, &chain->problem);
+    const uint32_t ranks = number_ranks(problem, &path, numbers, rank_of);
+    is_made = make_problem(problem, &path, ranks, rank_of, &chain->problem);
     chain->has_all = length == n;
   }
   WEFT_TRY(weft_arena_status(arena, error));

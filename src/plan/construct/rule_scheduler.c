@@ -432,53 +432,19 @@ int64_t weft_rule_schedule(const struct weft_problem *problem,
 
 struct weft_list_rule weft_list_rule_classic(const struct weft_problem *problem, uint32_t stage) {
   assert(stage < problem->stage_count);
-  const uint32_t m = problem->microbatch_count, height = problem->height[stage];
-  const uint32_t cap = height < m ? height + 1 : m;
+  const int64_t m = problem->microbatch_count, height = problem->height[stage];
+  const int64_t top = problem->height_max + (int64_t)1;
+  const uint32_t rank = problem->stages[stage].rank;
+  int64_t held = 0;
+  for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
+    held += problem->stages[problem->stage_of[k]].held;
+  }
+  const int64_t most = held == 0 ? m : weft_max(1, weft_min(m, problem->limit[rank] / held));
+  const int64_t slope = (most * (height + 1) + top - 1) / top;
+  const uint32_t cap = (uint32_t)weft_min(weft_min(height + 1, m), slope);
   return (struct weft_list_rule){.warmup = cap,
                                  .cap = cap,
                                  .w_overrun = problem->stages[stage].w,
                                  .f_delay = problem->stages[stage].f,
-                                 .whole_to = problem->may_split ? 0 : m};
-}
-
-/* ---- One microbatch after the other ---- */
-
-static void append(const struct weft_problem *problem, struct weft_plan_clock *clock,
-                   struct weft_order *order, uint32_t op) {
-  const uint32_t rank = problem->stages[op / WEFT_ORDER_KINDS].rank;
-  weft_plan_clock_advance(problem, clock, op, !problem->may_split, clock->time[rank]);
-  order->ops[clock->at[rank]++] = op;
-}
-
-/* Of each a backward as soon as it can be: branches of the graph that share a rank then need not hold
- * their activations at the same time. */
-void weft_order_serial(const struct weft_problem *problem, struct weft_plan_clock *clock,
-                       struct weft_order *order) {
-  assert(problem != NULL && clock != NULL && order->ops != NULL);
-  const struct weft_graph *graph = problem->graph;
-  const uint32_t n = problem->stage_count, m = problem->microbatch_count;
-  uint32_t *missing = clock->scratch, *ready = clock->scratch + n; /* gradients; stages, a stack */
-  memset(order->whole, !problem->may_split, (size_t)n * m);
-  weft_plan_clock_reset(problem, clock);
-  for (uint32_t k = 0; k < m; k++) {
-    for (uint32_t s = 0; s < n; s++) {
-      uint32_t count = 0;
-      missing[s] = graph->gradient_in.begin[s + 1] - graph->gradient_in.begin[s];
-      append(problem, clock, order, s * WEFT_ORDER_KINDS + WEFT_KIND_F);
-      if (problem->stages[s].trains && missing[s] == 0) {
-        ready[count++] = s;
-      }
-      while (count > 0) {
-        const uint32_t t = ready[--count];
-        append(problem, clock, order, t * WEFT_ORDER_KINDS + WEFT_KIND_I);
-        append(problem, clock, order, t * WEFT_ORDER_KINDS + WEFT_KIND_W);
-        for (uint32_t e = graph->gradient_out.begin[t]; e < graph->gradient_out.begin[t + 1]; e++) {
-          const uint32_t from = graph->edges[graph->gradient_out.edges[e]].from;
-          if (--missing[from] == 0) {
-            ready[count++] = from;
-          }
-        }
-      }
-    }
-  }
+                                 .whole_to = problem->may_split ? 0 : (uint32_t)m};
 }

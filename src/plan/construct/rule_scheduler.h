@@ -49,8 +49,4 @@ int64_t weft_rule_schedule(const struct weft_problem *problem,
 /* In flight as 1F1B at the stage's height; W and F may delay other ops by their own time. */
 struct weft_list_rule weft_list_rule_classic(const struct weft_problem *problem, uint32_t stage);
 
-/* One microbatch after the other. */
-void weft_order_serial(const struct weft_problem *problem, struct weft_plan_clock *clock,
-                       struct weft_order *order);
-
 #endif

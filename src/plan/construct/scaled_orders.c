@@ -92,29 +92,21 @@ static void fill_small(struct scaled *scaled) {
                   &small->stages[small->stage_of[to * v + k]]);
     }
   }
-  weft_problem_set_occupancy(small, problem->chain_occupancy);
+  for (uint32_t c = 0; c < 2 * small->graph->edge_count; c++) {
+    small->occupancy[c] = problem->chain_occupancy;
+  }
+  weft_problem_look_for_chain(small);
 }
 
 static bool make_small(struct scaled *scaled, uint32_t ranks) {
   const struct weft_problem *problem = scaled->problem;
   struct weft_problem *small = &scaled->small;
   scaled->ratio = (double)problem->rank_count / ranks;
-  *small = (struct weft_problem){
-      .allocator = problem->allocator,
-      .control = problem->control,
-      .arena = {.allocator = problem->allocator},
-      .rank_count = ranks,
-      .stage_count = ranks * problem->stages_per_rank,
-      .microbatch_count = (uint32_t)fmax(1, round(problem->microbatch_count / scaled->ratio)),
-      .stages_per_rank = problem->stages_per_rank,
-      .placement = problem->placement,
-      .objective = problem->objective,
-      .may_split = problem->may_split,
-      .may_join = problem->may_join,
-      .latency = problem->latency,
-      .ticks_per_unit = problem->ticks_per_unit,
-      .sizes_per_unit = problem->sizes_per_unit,
-      .limit_max = problem->limit_max};
+  *small = weft_problem_chain_like(
+      problem, (struct weft_arena){.allocator = problem->allocator}, ranks,
+      ranks * problem->stages_per_rank,
+      (uint32_t)fmax(1, round(problem->microbatch_count / scaled->ratio)));
+  small->limit_max = problem->limit_max;
   if (!weft_problem_make(small, NULL) ||
       !WEFT_ALLOCATE(&small->arena, scaled->done, (size_t)small->stage_count * WEFT_ORDER_KINDS) ||
       !WEFT_ALLOCATE(&small->arena, scaled->middle,

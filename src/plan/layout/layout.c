@@ -20,48 +20,6 @@ static uint32_t part_count(const struct weft_search_request *request) {
   return request->keep_partition ? 0 : request->costs->part_count;
 }
 
-/* ---- Costs of the stages of a layout ---- */
-
-void weft_stage_costs_slow_down(struct weft_stage_costs *stage, double factor) {
-  assert(stage != NULL);
-  const bool is_sum = stage->b == stage->i + stage->w; /* it stays one, whatever is rounded */
-  stage->f *= factor;
-  stage->i *= factor;
-  stage->w *= factor;
-  stage->b = is_sum ? stage->i + stage->w : stage->b * factor;
-  stage->overlap_f_b *= factor; /* negative: not specified */
-}
-
-void weft_costs_slow_down(struct weft_costs *costs, const struct weft_search_request *request,
-                          const struct weft_shape *shape) {
-  for (uint32_t s = 0; request->rank_factors != NULL && s < costs->stage_count; s++) {
-    weft_stage_costs_slow_down(&costs->stages[s],
-                               request->rank_factors[weft_shape_rank_of(shape, s)]);
-  }
-}
-
-enum weft_status weft_plan_layout_costs(const struct weft_allocator *allocator,
-                                        const struct weft_search_request *request,
-                                        const struct weft_plan_layout *layout,
-                                        struct weft_costs **out, struct weft_error *error) {
-  assert(layout->stage_count > 0 && out != NULL);
-  const uint32_t count = layout->stage_count;
-  struct weft_costs_view view;
-  const struct weft_costs *from =
-      weft_costs_of_stages(request->costs, request->ranks, count, &view);
-  WEFT_TRY(weft_costs_create(allocator, count, out, error));
-  for (uint32_t s = 0; s < count; s++) {
-    (*out)->stages[s] = *weft_costs_of(from, s);
-    if (request->rank_factors != NULL) {
-      weft_stage_costs_slow_down(&(*out)->stages[s],
-                                 request->rank_factors[weft_plan_layout_rank_of(layout, s)]);
-    }
-  }
-  (*out)->hop = request->costs->hop;
-  memcpy((*out)->unit, request->costs->unit, sizeof(*out)->unit);
-  return WEFT_OK;
-}
-
 /* ---- The list ---- */
 
 static enum weft_status set_parts(struct weft_plan_layouts *layouts,
@@ -88,17 +46,12 @@ static enum weft_status add_kind(struct weft_plan_layouts *layouts,
   assert(layouts->count < WEFT_PLAN_LAYOUTS_MAX);
   struct weft_plan_layout *layout = &layouts->list[layouts->count];
   *layout = *like;
-  if (first == NULL) {
-    WEFT_TRY(weft_plan_layout_costs(layouts->allocator, request, like, &layout->costs, error));
-    layouts->count++;
-    return WEFT_OK;
-  }
-  WEFT_TRY(weft_partition_costs(layouts->allocator, request, &like->shape, first, &layout->costs,
-                                error));
-  layout->costs->hop = request->costs->hop;
-  memcpy(layout->costs->unit, request->costs->unit, sizeof layout->costs->unit);
+  WEFT_TRY(first == NULL
+               ? weft_plan_layout_costs(layouts->allocator, request, like, &layout->costs, error)
+               : weft_partition_costs(layouts->allocator, request, &like->shape, first,
+                                      &layout->costs, error));
   layouts->count++;
-  return set_parts(layouts, layout, first, error);
+  return first == NULL ? WEFT_OK : set_parts(layouts, layout, first, error);
 }
 
 /* Where backwards are all whole or all split, both are tried. */
@@ -354,57 +307,44 @@ static uint32_t list_graph_shapes(const struct weft_search_request *request, uin
   return p <= n && (request->any_placement || n % p == 0);
 }
 
-static enum weft_status add_placed(struct weft_plan_layouts *layouts,
-                                   const struct weft_search_request *request, uint32_t *rank_of,
-                                   const char *name, enum weft_placement_kind kind,
-                                   struct weft_error *error) {
+enum weft_status weft_plan_layouts_add_placement(struct weft_plan_layouts *layouts,
+                                                 const struct weft_search_request *request,
+                                                 const uint32_t *rank_of, const char *name,
+                                                 enum weft_placement_kind kind,
+                                                 struct weft_error *error) {
+  assert(request->graph != NULL && rank_of != NULL && name != NULL);
+  const uint32_t stages = request->graph->stage_count;
+  for (uint32_t n = 0; n < layouts->count; n++) {
+    if (memcmp(layouts->list[n].rank_of, rank_of, stages * sizeof *rank_of) == 0) {
+      return WEFT_OK;
+    }
+  }
   WEFT_TRY(weft_problem_check_ranks(request, rank_of, error));
-  return add_layout(layouts, request,
-                    (struct weft_plan_layout){.shape = graph_shape(request, kind),
-                                              .stage_count = request->graph->stage_count,
-                                              .rank_of = rank_of,
-                                              .name = name},
-                    NULL, error);
+  const struct weft_plan_layout like = {
+      .shape = graph_shape(request, kind),
+      .stage_count = stages,
+      .rank_of = weft_arena_allocate(&layouts->arena, stages, sizeof *rank_of),
+      .name = name};
+  WEFT_TRY(weft_arena_status(&layouts->arena, error));
+  memcpy(like.rank_of, rank_of, stages * sizeof *rank_of);
+  return add_layout(layouts, request, like, NULL, error);
 }
 
 static enum weft_status list_placed(struct weft_plan_layouts *layouts,
                                     const struct weft_search_request *request,
                                     struct weft_error *error) {
-  struct weft_plan_layout list[WEFT_PLAN_PLACEMENTS_MAX];
-  uint32_t count;
   if (part_count(request) > 0) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "keep the partition of the costs, or give costs without parts",
                      "stages that form a graph cannot be partitioned anew: the graph is of stages");
   }
-  WEFT_TRY(weft_plan_placements(request, &layouts->arena, list, &count, error));
-  for (uint32_t n = 0; n < count; n++) {
-    WEFT_TRY(add_placed(layouts, request, list[n].rank_of, list[n].name, list[n].shape.placement,
-                        error));
-  }
+  WEFT_TRY(weft_plan_placements(layouts, request, error));
   layouts->has_others = request->rank_of == NULL && request->any_placement;
   if (layouts->has_others) {
     WEFT_TRY(weft_plan_placement_bound(layouts->allocator, request, &layouts->least, error));
     layouts->rest = layouts->least;
   }
   return WEFT_OK;
-}
-
-enum weft_status weft_plan_layouts_add_placement(struct weft_plan_layouts *layouts,
-                                                 const struct weft_search_request *request,
-                                                 const uint32_t *rank_of, const char *name,
-                                                 struct weft_error *error) {
-  assert(layouts->has_others && rank_of != NULL && name != NULL);
-  const uint32_t stages = layouts->list[0].stage_count;
-  for (uint32_t n = 0; n < layouts->count; n++) {
-    if (memcmp(layouts->list[n].rank_of, rank_of, stages * sizeof *rank_of) == 0) {
-      return WEFT_OK;
-    }
-  }
-  uint32_t *own = weft_arena_allocate(&layouts->arena, stages, sizeof *own);
-  WEFT_TRY(weft_arena_status(&layouts->arena, error));
-  memcpy(own, rank_of, stages * sizeof *own);
-  return add_placed(layouts, request, own, name, WEFT_PLACEMENT_INFERRED, error);
 }
 
 /* ---- Of either ---- */

@@ -88,20 +88,16 @@ enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
 enum weft_status weft_plan_layouts_extend(struct weft_plan_layouts *layouts,
                                           const struct weft_search_request *request, double effort,
                                           struct weft_error *error);
-enum { WEFT_PLAN_PLACEMENTS_MAX = 9 };
-
-/* Placements of a graph that the request leaves open and that are worth a try, at least one and all
- * different: rank_of, name and kind. They live in the arena, where each of the list has a rank_of.
- * WEFT_ERR_USAGE, WEFT_ERR_MEMORY (placements.c). */
-enum weft_status weft_plan_placements(const struct weft_search_request *request,
-                                      struct weft_arena *arena,
-                                      struct weft_plan_layout list[WEFT_PLAN_PLACEMENTS_MAX],
-                                      uint32_t *count, struct weft_error *error);
-
-/* Adds a placement of a graph, unless it is there already. */
+/* Adds the placements of a graph that the request leaves open and that are worth a try
+ * (placements.c), */
+enum weft_status weft_plan_placements(struct weft_plan_layouts *layouts,
+                                      const struct weft_search_request *request,
+                                      struct weft_error *error);
+/* or this one; not those that are there already. WEFT_ERR_USAGE, WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
 enum weft_status weft_plan_layouts_add_placement(struct weft_plan_layouts *layouts,
                                                  const struct weft_search_request *request,
                                                  const uint32_t *rank_of, const char *name,
+                                                 enum weft_placement_kind kind,
                                                  struct weft_error *error);
 /* Whether more effort finds no other partitions. */
 bool weft_plan_layouts_are_complete(const struct weft_plan_layouts *layouts,

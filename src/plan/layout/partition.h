@@ -81,10 +81,4 @@ enum weft_status weft_partition_costs(const struct weft_allocator *allocator,
                                       const struct weft_shape *shape, const uint32_t *first,
                                       struct weft_costs **out, struct weft_error *error);
 
-/* Multiplies the times of a stage. */
-void weft_stage_costs_slow_down(struct weft_stage_costs *stage, double factor);
-/* Multiplies the times of every stage by the factor of its rank. */
-void weft_costs_slow_down(struct weft_costs *costs, const struct weft_search_request *request,
-                          const struct weft_shape *shape);
-
 #endif

@@ -1,7 +1,10 @@
-/* Costs of the stages of a partition. */
+/* Costs of the stages of a layout, as their ranks execute them. */
 #include <assert.h>
+#include <string.h>
+
 #include <weft/support.h>
 
+#include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
 #include "spec/costs_fields.h"
 
@@ -51,6 +54,17 @@ static struct sums sums_of(const struct weft_costs *costs, uint32_t begin, uint3
 
 /* ---- One stage ---- */
 
+static void slow_down(struct weft_stage_costs *stage, const struct weft_search_request *request,
+                      uint32_t rank) {
+  const double factor = request->rank_factors != NULL ? request->rank_factors[rank] : 1;
+  const bool is_sum = stage->b == stage->i + stage->w; /* it stays one, whatever is rounded */
+  stage->f *= factor;
+  stage->i *= factor;
+  stage->w *= factor;
+  stage->b = is_sum ? stage->i + stage->w : stage->b * factor;
+  stage->overlap_f_b *= factor; /* negative: not specified */
+}
+
 /* A size of a stage, from the sum over all parts (negative: not specified), the sum over its own
  * parts, and its share of the entries. */
 static double size_of(double all, double own, double total, double share) {
@@ -83,6 +97,17 @@ static struct weft_stage_costs stage_of(const struct weft_stage_costs *total,
   return stage;
 }
 
+/* ---- All stages ---- */
+
+static enum weft_status create(const struct weft_allocator *allocator,
+                               const struct weft_search_request *request, uint32_t stage_count,
+                               struct weft_costs **out, struct weft_error *error) {
+  WEFT_TRY(weft_costs_create(allocator, stage_count, out, error));
+  (*out)->hop = request->costs->hop;
+  memcpy((*out)->unit, request->costs->unit, sizeof(*out)->unit);
+  return WEFT_OK;
+}
+
 enum weft_status weft_partition_costs(const struct weft_allocator *allocator,
                                       const struct weft_search_request *request,
                                       const struct weft_shape *shape, const uint32_t *first,
@@ -92,12 +117,28 @@ enum weft_status weft_partition_costs(const struct weft_allocator *allocator,
   const uint32_t stage_count = shape->ranks * shape->stages_per_rank;
   const struct weft_stage_costs total = total_of(request);
   const struct sums all = sums_of(from, 0, from->part_count);
-  WEFT_TRY(weft_costs_create(allocator, stage_count, out, error));
+  WEFT_TRY(create(allocator, request, stage_count, out, error));
   for (uint32_t s = 0; s < stage_count; s++) {
     const struct sums own = sums_of(from, first[s], first[s + 1]);
     const double share = all.f > 0 ? own.f / all.f : 1.0 / stage_count;
     (*out)->stages[s] = stage_of(&total, &all, &own, share);
+    slow_down(&(*out)->stages[s], request, weft_shape_rank_of(shape, s));
   }
-  weft_costs_slow_down(*out, request, shape);
+  return WEFT_OK;
+}
+
+enum weft_status weft_plan_layout_costs(const struct weft_allocator *allocator,
+                                        const struct weft_search_request *request,
+                                        const struct weft_plan_layout *layout,
+                                        struct weft_costs **out, struct weft_error *error) {
+  assert(layout->stage_count > 0 && out != NULL);
+  struct weft_costs_view view;
+  const struct weft_costs *from =
+      weft_costs_of_stages(request->costs, request->ranks, layout->stage_count, &view);
+  WEFT_TRY(create(allocator, request, layout->stage_count, out, error));
+  for (uint32_t s = 0; s < layout->stage_count; s++) {
+    (*out)->stages[s] = *weft_costs_of(from, s);
+    slow_down(&(*out)->stages[s], request, weft_plan_layout_rank_of(layout, s));
+  }
   return WEFT_OK;
 }

@@ -30,7 +30,6 @@ static enum weft_status rate(const struct partition_search *search, const uint32
   struct weft_problem problem;
   WEFT_TRY(weft_partition_costs(search->allocator, search->request, search->shape, first,
                                 &layout.costs, search->error));
-  layout.costs->hop = search->request->costs->hop;
   const enum weft_status status = weft_plan_layout_problem(&problem, search->allocator,
                                                            search->request, &layout, search->error);
   if (status == WEFT_OK) {

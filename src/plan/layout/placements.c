@@ -260,34 +260,27 @@ static void place_balanced(const struct weft_search_request *request, double *lo
 
 /* ---- The list ---- */
 
+/* Where the list goes; rank_of is scratch for [stage]. */
 struct placing {
+  struct weft_plan_layouts *layouts;
   const struct weft_search_request *request;
-  struct weft_arena *arena;
-  struct weft_plan_layout *list;
-  uint32_t count;
+  struct weft_arena arena;
+  uint32_t *rank_of;
 };
 
-/* Adds what was written behind the list, unless it is there already. */
-static void add_placement(struct placing *placing, const char *name,
-                          enum weft_placement_kind kind) {
-  const size_t size = placing->request->graph->stage_count * sizeof(uint32_t);
-  struct weft_plan_layout *own = &placing->list[placing->count];
-  for (uint32_t k = 0; k < placing->count; k++) {
-    if (memcmp(placing->list[k].rank_of, own->rank_of, size) == 0) {
-      return;
-    }
-  }
-  own->name = name;
-  own->shape.placement = kind;
-  placing->count++;
+static enum weft_status add_scratch(struct placing *placing, const char *name,
+                                    enum weft_placement_kind kind, struct weft_error *error) {
+  return weft_plan_layouts_add_placement(placing->layouts, placing->request, placing->rank_of, name,
+                                         kind, error);
 }
 
-static void add_shape(struct placing *placing, enum weft_placement_kind kind) {
+static enum weft_status add_shape(struct placing *placing, enum weft_placement_kind kind,
+                                  struct weft_error *error) {
   const struct weft_shape shape = {.ranks = placing->request->ranks, .placement = kind};
   for (uint32_t s = 0; s < placing->request->graph->stage_count; s++) {
-    placing->list[placing->count].rank_of[s] = weft_shape_rank_of(&shape, s);
+    placing->rank_of[s] = weft_shape_rank_of(&shape, s);
   }
-  add_placement(placing, weft_placement_name(kind), kind);
+  return add_scratch(placing, weft_placement_name(kind), kind, error);
 }
 
 /* Stages that place_balanced() sorts in the simplest way. */
@@ -296,15 +289,15 @@ enum { BALANCED_MAX = 4096 };
 static enum weft_status add_open(struct placing *placing, struct weft_error *error) {
   const struct weft_search_request *request = placing->request;
   const uint32_t n = request->graph->stage_count, p = request->ranks;
-  uint32_t *numbers = weft_arena_allocate(placing->arena, n, sizeof *numbers);
-  uint32_t *branches = weft_arena_allocate(placing->arena, n, sizeof *branches);
-  double *load = weft_arena_allocate(placing->arena, p, sizeof *load);
-  bool *placed = weft_arena_allocate(placing->arena, n, sizeof *placed);
-  WEFT_TRY(weft_arena_status(placing->arena, error));
+  uint32_t *numbers = weft_arena_allocate(&placing->arena, n, sizeof *numbers);
+  uint32_t *branches = weft_arena_allocate(&placing->arena, n, sizeof *branches);
+  double *load = weft_arena_allocate(&placing->arena, p, sizeof *load);
+  bool *placed = weft_arena_allocate(&placing->arena, n, sizeof *placed);
+  WEFT_TRY(weft_arena_status(&placing->arena, error));
   for (uint32_t s = 0; s < n; s++) {
     numbers[s] = s;
   }
-  WEFT_TRY(order_branches(request, placing->arena, branches, error));
+  WEFT_TRY(order_branches(request, &placing->arena, branches, error));
   const struct blocks ways[] = {
       {.name = "blocks", .order = numbers, .pieces = p},
       {.name = "blocks of branches", .order = branches, .pieces = p},
@@ -314,49 +307,49 @@ static enum weft_status add_open(struct placing *placing, struct weft_error *err
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(ways); k++) {
     const bool makes_sense = ways[k].pieces == p || n >= ways[k].pieces;
     if (makes_sense && (!ways[k].by_memory || isfinite(request->memory_limit))) {
-      WEFT_TRY(place_blocks(request, &ways[k], placing->arena,
-                            placing->list[placing->count].rank_of, error));
-      add_placement(placing, ways[k].name, WEFT_PLACEMENT_INFERRED);
+      WEFT_TRY(place_blocks(request, &ways[k], &placing->arena, placing->rank_of, error));
+      WEFT_TRY(add_scratch(placing, ways[k].name, WEFT_PLACEMENT_INFERRED, error));
     }
   }
   if (n <= BALANCED_MAX) {
-    place_balanced(request, load, placed, placing->list[placing->count].rank_of);
-    add_placement(placing, "balanced", WEFT_PLACEMENT_INFERRED);
+    place_balanced(request, load, placed, placing->rank_of);
+    WEFT_TRY(add_scratch(placing, "balanced", WEFT_PLACEMENT_INFERRED, error));
   }
   return WEFT_OK;
 }
 
-enum weft_status weft_plan_placements(const struct weft_search_request *request,
-                                      struct weft_arena *arena,
-                                      struct weft_plan_layout list[WEFT_PLAN_PLACEMENTS_MAX],
-                                      uint32_t *count, struct weft_error *error) {
-  assert(request->graph != NULL && list != NULL);
+static enum weft_status add_all(struct placing *placing, struct weft_error *error) {
+  const struct weft_search_request *request = placing->request;
   const uint32_t n = request->graph->stage_count, p = request->ranks;
-  struct placing placing = {.request = request, .arena = arena, .list = list};
-  for (uint32_t k = 0; k < WEFT_PLAN_PLACEMENTS_MAX; k++) {
-    list[k].rank_of = weft_arena_allocate(arena, n, sizeof(uint32_t));
-  }
-  WEFT_TRY(weft_arena_status(arena, error));
-  const bool is_even = p > 0 && n % p == 0, any = request->any_placement;
+  const bool is_even = n % p == 0, any = request->any_placement;
+  placing->rank_of = weft_arena_allocate(&placing->arena, n, sizeof *placing->rank_of);
+  WEFT_TRY(weft_arena_status(&placing->arena, error));
   if (request->rank_of != NULL) {
-    memcpy(list[0].rank_of, request->rank_of, n * sizeof(uint32_t));
-    add_placement(&placing, "as given", WEFT_PLACEMENT_INFERRED);
-  } else if (!any && !is_even) {
+    memcpy(placing->rank_of, request->rank_of, n * sizeof *placing->rank_of);
+    return add_scratch(placing, "as given", WEFT_PLACEMENT_INFERRED, error);
+  }
+  if (!any && !is_even) {
     return weft_fail(error, WEFT_ERR_USAGE, "leave the placement open, or place every stage",
                      "%" PRIu32 " stages on %" PRIu32 " ranks make no %s", n, p,
                      weft_placement_name(request->placement));
-  } else {
-    if (is_even && (any || request->placement == WEFT_PLACEMENT_LOOP)) {
-      add_shape(&placing, WEFT_PLACEMENT_LOOP);
-    }
-    if (is_even && (any || request->placement == WEFT_PLACEMENT_V)) {
-      add_shape(&placing, WEFT_PLACEMENT_V);
-    }
-    /* With one stage on each rank all placements are the same, unless ranks differ. */
-    if (any && p > 0 && (n != p || request->rank_factors != NULL)) {
-      WEFT_TRY(add_open(&placing, error));
-    }
   }
-  *count = placing.count;
-  return WEFT_OK;
+  if (is_even && (any || request->placement == WEFT_PLACEMENT_LOOP)) {
+    WEFT_TRY(add_shape(placing, WEFT_PLACEMENT_LOOP, error));
+  }
+  if (is_even && (any || request->placement == WEFT_PLACEMENT_V)) {
+    WEFT_TRY(add_shape(placing, WEFT_PLACEMENT_V, error));
+  }
+  /* With one stage on each rank all placements are the same, unless ranks differ. */
+  return any && (n != p || request->rank_factors != NULL) ? add_open(placing, error) : WEFT_OK;
+}
+
+enum weft_status weft_plan_placements(struct weft_plan_layouts *layouts,
+                                      const struct weft_search_request *request,
+                                      struct weft_error *error) {
+  assert(request->graph != NULL && request->ranks > 0 && layouts->list != NULL);
+  struct placing placing = {
+      .layouts = layouts, .request = request, .arena = {.allocator = layouts->allocator}};
+  const enum weft_status status = add_all(&placing, error);
+  weft_arena_finish(&placing.arena);
+  return status;
 }

@@ -119,10 +119,7 @@ static struct weft_graph *make_graph(struct weft_arena *arena, uint32_t stages) 
 }
 
 static uint32_t rank_at(const struct weft_problem *problem, const uint32_t *rank_of, uint32_t s) {
-  const struct weft_shape shape = {.ranks = problem->rank_count,
-                                   .stages_per_rank = problem->stages_per_rank,
-                                   .microbatches = problem->microbatch_count,
-                                   .placement = problem->placement};
+  const struct weft_shape shape = {.ranks = problem->rank_count, .placement = problem->placement};
   return rank_of != NULL ? rank_of[s] : weft_shape_rank_of(&shape, s);
 }
 
@@ -177,20 +174,6 @@ bool weft_problem_make(struct weft_problem *problem, const uint32_t *rank_of) {
   }
   place_stages(problem, rank_of);
   return true;
-}
-
-void weft_problem_set_occupancy(struct weft_problem *problem, int64_t occupancy) {
-  assert(problem->stages_per_rank > 0 && occupancy >= 0);
-  problem->chain_occupancy = occupancy;
-  for (uint32_t c = 0; c < 2 * problem->graph->edge_count; c++) {
-    problem->occupancy[c] = occupancy;
-  }
-  for (uint32_t s = problem->stage_count; s-- > 0;) {
-    problem->round_trip[s] = problem->stages[s].f + weft_problem_backward(problem, s);
-    if (s + 1 < problem->stage_count) {
-      problem->round_trip[s] += problem->round_trip[s + 1] + 2 * weft_problem_hop(problem, 2 * s);
-    }
-  }
 }
 
 /* ---- Times ---- */
@@ -299,11 +282,23 @@ static bool is_placed(const struct weft_problem *problem, const struct weft_shap
   return true;
 }
 
-/* A chain on a loop or a V, with channels that take the same time, has constructors and bounds of its
- * own. */
-static void look_for_chain(struct weft_problem *problem) {
-  static const enum weft_placement_kind kinds[] = {WEFT_PLACEMENT_LOOP, WEFT_PLACEMENT_V};
+static void set_chain(struct weft_problem *problem, uint32_t stages_per_rank) {
+  problem->stages_per_rank = stages_per_rank;
+  problem->chain_occupancy = problem->graph->edge_count > 0 ? problem->occupancy[0] : 0;
+  for (uint32_t s = problem->stage_count; s-- > 0;) {
+    problem->round_trip[s] = problem->stages[s].f + weft_problem_backward(problem, s);
+    if (s + 1 < problem->stage_count) {
+      problem->round_trip[s] += problem->round_trip[s + 1] + 2 * weft_problem_hop(problem, 2 * s);
+    }
+  }
+}
+
+void weft_problem_look_for_chain(struct weft_problem *problem) {
+  static const enum weft_placement_kind kinds[] = {WEFT_PLACEMENT_LOOP, WEFT_PLACEMENT_V,
+                                                   WEFT_PLACEMENT_LOOP};
+  const size_t first = problem->placement == WEFT_PLACEMENT_V;
   const uint32_t v = problem->stage_count / problem->rank_count;
+  assert(problem->stages != NULL);
   if (problem->stage_count % problem->rank_count != 0 || v > WEFT_LOCAL_STAGES_MAX ||
       !weft_graph_is_chain(problem->graph)) {
     return;
@@ -313,16 +308,12 @@ static void look_for_chain(struct weft_problem *problem) {
       return;
     }
   }
-  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(kinds) && problem->stages_per_rank == 0; n++) {
-    const struct weft_shape shape = {.ranks = problem->rank_count,
-                                     .stages_per_rank = v,
-                                     .microbatches = problem->microbatch_count,
-                                     .placement = kinds[n]};
+  for (size_t n = first; n < first + 2; n++) {
+    const struct weft_shape shape = {.ranks = problem->rank_count, .placement = kinds[n]};
     if (is_placed(problem, &shape)) {
-      problem->stages_per_rank = v;
       problem->placement = kinds[n];
-      weft_problem_set_occupancy(problem,
-                                 problem->graph->edge_count > 0 ? problem->occupancy[0] : 0);
+      set_chain(problem, v);
+      return;
     }
   }
 }
@@ -349,9 +340,28 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
     weft_problem_finish(problem);
     return status;
   }
-  look_for_chain(problem);
+  weft_problem_look_for_chain(problem);
   set_sizes(problem, request);
   return WEFT_OK;
+}
+
+struct weft_problem weft_problem_chain_like(const struct weft_problem *problem,
+                                            struct weft_arena arena, uint32_t ranks,
+                                            uint32_t stages, uint32_t microbatches) {
+  assert(ranks > 0 && stages > 0 && microbatches > 0);
+  return (struct weft_problem){.allocator = problem->allocator,
+                               .control = problem->control,
+                               .arena = arena,
+                               .rank_count = ranks,
+                               .stage_count = stages,
+                               .microbatch_count = microbatches,
+                               .placement = problem->placement,
+                               .objective = problem->objective,
+                               .may_split = problem->may_split,
+                               .may_join = problem->may_join,
+                               .latency = problem->latency,
+                               .ticks_per_unit = problem->ticks_per_unit,
+                               .sizes_per_unit = problem->sizes_per_unit};
 }
 
 void weft_problem_finish(struct weft_problem *problem) { weft_arena_finish(&problem->arena); }

@@ -108,13 +108,20 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const uint32_t *rank_of, struct weft_error *error);
 void weft_problem_finish(struct weft_problem *problem);
 
+/* A chain with other stages on a placement like that of this problem, without arrays; the arena is that
+ * of its own. */
+struct weft_problem weft_problem_chain_like(const struct weft_problem *problem,
+                                            struct weft_arena arena, uint32_t ranks,
+                                            uint32_t stages, uint32_t microbatches);
+
 /* Allocates the arrays of a problem that has its arena and its numbers of ranks, stages and
  * microbatches, and places the stages; without rank_of as its placement says. Without a graph it gets
  * that of a chain. False when out of memory. */
 bool weft_problem_make(struct weft_problem *problem, const uint32_t *rank_of);
 
-/* Of a chain, whose other times are set. */
-void weft_problem_set_occupancy(struct weft_problem *problem, int64_t occupancy);
+/* Once times are set: a chain on a loop or a V, with channels that take the same time, gets
+ * stages_per_rank and what else chains have. On one rank it is on both: then as the placement says. */
+void weft_problem_look_for_chain(struct weft_problem *problem);
 
 static inline uint32_t weft_problem_op_count(const struct weft_problem *problem) {
   return problem->begin[problem->rank_count];
