@@ -31,10 +31,10 @@ enum { CANDIDATES_MAX = 1024 };
 
 struct candidate {
   struct weft_choice_candidate is;
-  struct weft_costs costs;       /* of the request, or with an entry of a stage of this candidate */
-  double *factors;               /* [is.ranks] of the slowest replica, or NULL */
-  bool replicas_differ;          /* no replica is as slow as that: the bound is not the search's */
-  bool is_finished;              /* a search can do nothing more for it */
+  struct weft_costs costs; /* of the request, or with an entry of a stage of this candidate */
+  double *factors;         /* [is.ranks] of the slowest replica, or NULL */
+  bool replicas_differ;    /* no replica is as slow as that: the bound is not the search's */
+  bool is_finished;        /* a search can do nothing more for it */
 };
 
 struct choosing {
@@ -158,15 +158,19 @@ static enum weft_status check_request(const struct weft_choice_request *request,
 }
 
 static enum weft_status fail_none(const struct choosing *choosing, struct weft_error *error) {
+  assert(choosing->count == 0);
   const struct weft_search_request *search = &choosing->request->search;
   const struct weft_stage_source *source = choosing->source;
   return weft_fail(
       error, WEFT_ERR_USAGE, "choose a batch that the replicas can divide, or other ranks",
       "no pipeline divides %" PRIu32 " ranks, %" PRIu32 " %s and a global batch of %" PRIu64
-      " in microbatches of %g: ranks x replicas = %" PRIu32
-      ", %s, and every replica has the same number of microbatches",
+      " in microbatches of %g%s%s: ranks x replicas = %" PRIu32
+      ", every %s, and every replica has the same number of microbatches",
       search->ranks, source->count_pieces(search), source->pieces, choosing->request->global_batch,
-      fmax(1, search->costs->microbatch_size), search->ranks, source->rule);
+      fmax(1, search->costs->microbatch_size),
+      search->any_placement ? "" : ", with equally many stages on each rank, as in a ",
+      search->any_placement ? "" : weft_placement_name(search->placement), search->ranks,
+      source->rule);
 }
 
 /* ---- Bounds ---- */
@@ -234,13 +238,10 @@ static enum weft_status bound_all(struct choosing *choosing, struct weft_error *
 
 /* ---- Searches ---- */
 
-static double seconds_since(int64_t begin_ns) {
-  return (double)(weft_clock_ns() - begin_ns) * 1e-9;
-}
-
 static double time_left(const struct choosing *choosing) {
   const double limit = choosing->request->search.time_limit;
-  return limit > 0 ? limit - seconds_since(choosing->begin_ns) : INFINITY;
+  const double seconds = (double)(weft_clock_ns() - choosing->begin_ns) * 1e-9;
+  return limit > 0 ? limit - seconds : INFINITY;
 }
 
 static double bound_of_all(const struct choosing *choosing) {

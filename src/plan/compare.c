@@ -12,6 +12,8 @@
 #include <weft/lower.h>
 #include <weft/support.h>
 
+#include "ir/action.h"
+#include "ir/program.h"
 #include "plan/layout/layout.h"
 #include "sim/event_waits.h"
 
@@ -199,15 +201,6 @@ static const struct weft_graph *graph_of(const struct weft_compare_request *requ
   return request->programs[0]->graph;
 }
 
-static bool trains(const struct weft_program *program) {
-  for (uint64_t k = 0; k < program->action_count; k++) {
-    if (program->actions[k].op == WEFT_OP_B || program->actions[k].op == WEFT_OP_I) {
-      return true;
-    }
-  }
-  return false;
-}
-
 /* Another number of ranks or microbatches, or another graph, is other work, and a forward pass is
  * less. */
 static enum weft_status check_program(const struct weft_compare_request *request, uint32_t index,
@@ -238,7 +231,7 @@ static enum weft_status check_program(const struct weft_compare_request *request
                      "%s has other edges between stages than %s", name.text,
                      index == 0 ? "the graph" : first.text);
   }
-  return trains(program)
+  return weft_program_has(program, WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_I))
              ? WEFT_OK
              : weft_fail(error, WEFT_ERR_USAGE, "a simulation predicts its time",
                          "%s has no backward, and schedules that train are compared", name.text);

@@ -61,15 +61,6 @@ int64_t weft_chain_serial_peak(const struct weft_problem *problem, uint32_t rank
   return peak_of(problem, rank, held);
 }
 
-static bool has_gradients(const struct weft_problem *problem) {
-  for (uint32_t s = 0; s < problem->stage_count; s++) {
-    if (problem->stages[s].gradients > 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
 /* How much a serial order exceeds the limits, at most; *rank: where. */
 static int64_t excess_of(const struct weft_problem *problem, uint32_t stages, uint32_t *rank) {
   int64_t most = INT64_MIN;
@@ -88,7 +79,8 @@ uint32_t weft_chain_serial_stages(const struct weft_problem *problem, uint32_t *
   uint32_t best = 0;
   int64_t least = excess_of(problem, 0, rank);
   /* One microbatch at a time is best where no gradients come late. */
-  for (uint32_t n = 1; n <= problem->stage_count && has_gradients(problem) && least > 0; n++) {
+  for (uint32_t n = 1;
+       n <= problem->stage_count && weft_problem_has_gradients(problem) && least > 0; n++) {
     uint32_t where = 0;
     const int64_t excess = excess_of(problem, n, &where);
     if (excess < least) {
@@ -114,6 +106,7 @@ int64_t weft_chain_least_of(const struct weft_problem *problem, uint32_t rank) {
 /* Of a chain: what the rank with the most needs in the best serial order. */
 static struct weft_plan_need find_rank(const struct weft_problem *problem,
                                        const struct weft_costs *costs) {
+  assert(problem->stages_per_rank > 0);
   uint32_t rank;
   struct weft_plan_need need = {.is_of_rank = true};
   const uint32_t stages = weft_chain_serial_stages(problem, &rank);
@@ -135,8 +128,8 @@ static struct weft_plan_need find_rank(const struct weft_problem *problem,
 
 /* By a complete search; where that gives up, one microbatch after the other is enough. With a limit of
  * 0, what exceeds it is what is needed. */
-static enum weft_status search_need(const struct weft_problem *problem,
-                                    struct weft_plan_need *need, struct weft_error *error) {
+static enum weft_status search_need(const struct weft_problem *problem, struct weft_plan_need *need,
+                                    struct weft_error *error) {
   WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct weft_problem_least least;
   struct weft_order order;
@@ -157,8 +150,8 @@ static enum weft_status search_need(const struct weft_problem *problem,
 /* On the best of the layouts. */
 static enum weft_status find_need(const struct weft_plan_layouts *layouts,
                                   const struct weft_search_request *request,
-                                  struct weft_search_control *control,
-                                  struct weft_plan_need *need, struct weft_error *error) {
+                                  struct weft_search_control *control, struct weft_plan_need *need,
+                                  struct weft_error *error) {
   *need = (struct weft_plan_need){.least = INFINITY, .enough = INFINITY};
   for (uint32_t n = 0; n < layouts->count; n++) {
     const struct weft_plan_layout *layout = &layouts->list[n];

@@ -103,6 +103,7 @@ static double bound_of(const struct candidate *candidate) {
 /* No layout that the request leaves open has an order with a smaller objective. */
 static double open_bound_of(const struct search *search) {
   const struct weft_plan_layouts *layouts = &search->layouts;
+  assert(search->best != NULL && layouts->least <= layouts->rest);
   /* A search that is stopped at once has not bounded all layouts. */
   double bound = search->candidate_count < layouts->count ? layouts->least : layouts->rest;
   for (uint32_t n = 0; n < search->candidate_count; n++) {
@@ -242,7 +243,7 @@ static enum weft_status improve_chain(struct search *search, struct candidate *c
   WEFT_TRY(weft_longest_chain_improve(chain, incumbent->value, task, &search->control, error));
   incumbent->bound = weft_max(incumbent->bound, chain->incumbent.bound);
   if (weft_longest_chain_order(chain, &candidate->problem, &incumbent->draft)) {
-    weft_incumbent_try_draft(incumbent);
+    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
   }
   return WEFT_OK;
 }
@@ -369,6 +370,7 @@ static const char memory_hint[] = "give more memory, or use more ranks";
 
 /* What makes so much memory necessary. */
 static void explain_rank(const struct weft_plan_need *need, struct weft_text *text) {
+  assert(need->is_of_rank && need->kept >= 0);
   if (need->kept > 0) {
     weft_text_addf(text,
                    ": rank %" PRIu32

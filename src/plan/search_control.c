@@ -14,20 +14,13 @@ static double seconds(void) { return (double)weft_clock_ns() * 1e-9; }
 void weft_search_control_start(struct weft_search_control *control,
                                const struct weft_search_request *request) {
   assert(control != NULL && request != NULL);
-  control->request = request;
-  control->started = seconds();
+  const double now = seconds();
+  *control = (struct weft_search_control){.request = request,
+                                          .started = now,
+                                          .budget = INFINITY,
+                                          .reported = now,
+                                          .last = {.value = INFINITY}};
   atomic_init(&control->cancelled, false);
-  control->is_stopped = false;
-  control->was_cut = false;
-  control->is_silent = false;
-  control->done = 0;
-  control->share = 0;
-  control->all_reduce = 0;
-  control->budget = INFINITY;
-  control->reserve = 0;
-  control->first_order = 0;
-  control->reported = control->started;
-  control->last = (struct weft_search_progress){.value = INFINITY};
 }
 
 bool weft_search_control_has_time(const struct weft_search_control *control, double needed) {
@@ -95,6 +88,7 @@ double weft_search_round(uint32_t round) {
 }
 
 bool weft_search_control_poll(struct weft_search_control *control) {
+  assert(control == NULL || control->request != NULL);
   if (control == NULL) {
     return false;
   }

@@ -16,6 +16,8 @@
 #include <weft/support.h>
 
 #include "base/plain_text.h"
+#include "ir/action.h"
+#include "ir/program.h"
 
 enum { FLAGS_MAX = 8, NOTES_MAX = 8, SENTENCE_SIZE = 512 };
 
@@ -157,15 +159,6 @@ static const char *usual_name(const struct targeting *targeting, uint64_t part, 
 
 /* ---- PyTorch ---- */
 
-static bool splits_backward(const struct weft_program *table) {
-  for (uint64_t k = 0; k < table->action_count; k++) {
-    if (table->actions[k].op == WEFT_OP_I) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static void note_stages(struct targeting *targeting) {
   const uint32_t p = targeting->ranks, v = targeting->stages_per_rank;
   if (targeting->placement == WEFT_PLACEMENT_INFERRED) {
@@ -181,7 +174,7 @@ static void note_stages(struct targeting *targeting) {
 }
 
 static void note_compile(struct targeting *targeting) {
-  if (splits_backward(targeting->request->table)) {
+  if (weft_program_has(targeting->request->table, WEFT_OP_BIT(WEFT_OP_I))) {
     add_note(targeting,
              "the table splits backwards into I and W, which PyTorch cannot do with what "
              "torch.compile has compiled (torchtitan issue 3584): leave compiling off, or plan "

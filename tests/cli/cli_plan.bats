@@ -354,6 +354,13 @@ replicated() {
   has ">times are of a rank's share of the model<" p.svg
 }
 
+@test "plan says what the least memory is made of, on the placement that needs least" {
+  jq -n '{schema: "weft-costs/1",
+    stages: [3, 1, 3, 1 | {f: 1, i: 1, w: 1, activation: 1, parameters: .}]}' >unequal.json
+  weft plan -p 2 -m 4 --memory 1 --costs unequal.json
+  fails 1 "the least is 6: rank 0 has 4 of parameters and gradients, and holds at least 2 of activations"
+}
+
 @test "plan --global-batch: a slow rank, the least memory, what cannot be" {
   replicated
   weft plan --ranks 4 --global-batch 8 --costs parts.json --slow 3=3 -v 1 "${quick[@]}" --json

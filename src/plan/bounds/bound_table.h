@@ -48,8 +48,7 @@ struct weft_line_profiles {
  * profiles and counted W together have more than `most` entries. */
 bool weft_line_profiles_init(struct weft_line_profiles *profiles,
                              const struct weft_problem *problem, uint32_t rank,
-                             enum weft_line_detail detail, uint64_t most,
-                             struct weft_arena *arena);
+                             enum weft_line_detail detail, uint64_t most, struct weft_arena *arena);
 
 /* ---- The table ---- */
 

@@ -27,13 +27,6 @@ struct ways {
   int64_t *start;         /* scratch */
 };
 
-/* Until all of a backward is done. */
-static int64_t least_backward(const struct weft_problem *problem,
-                              const struct weft_problem_stage *stage) {
-  const int64_t split = stage->i + stage->w;
-  return !problem->may_split ? stage->b : problem->may_join ? weft_min(split, stage->b) : split;
-}
-
 /* The longest ways from the start of F of stage `from`, or from the beginning (WEFT_EDGE_NONE), to
  * the starts of forwards (into `forward`) and backwards (into `backward`); -1: there is none. */
 static void measure(const struct weft_problem *problem, uint32_t from, int64_t *forward,
@@ -67,7 +60,7 @@ static void measure_ends(const struct weft_problem *problem, struct ways *ways) 
   const struct weft_graph *graph = problem->graph;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
-    ways->from_backward[s] = stage->trains ? least_backward(problem, stage) : 0;
+    ways->from_backward[s] = stage->trains ? weft_least_backward(problem, stage) : 0;
     for (uint32_t n = graph->gradient_out.begin[s]; n < graph->gradient_out.begin[s + 1]; n++) {
       const uint32_t e = graph->gradient_out.edges[n];
       ways->from_backward[s] =
@@ -123,12 +116,13 @@ static int64_t after_forward(const struct weft_problem *problem, const struct wa
   return !spans(problem)  ? ways->from_forward[s]
          : !stage->trains ? stage->f
                           : ways->round_trip[s] - weft_least_gradient(problem, s) +
-                                least_backward(problem, stage);
+                                weft_least_backward(problem, stage);
 }
 
 static int64_t after_backward(const struct weft_problem *problem, const struct ways *ways,
                               uint32_t s) {
-  return spans(problem) ? least_backward(problem, &problem->stages[s]) : ways->from_backward[s];
+  return spans(problem) ? weft_least_backward(problem, &problem->stages[s])
+                        : ways->from_backward[s];
 }
 
 /* With room for K microbatches, F of microbatch n + K starts after the backward of n has ended: the
@@ -261,7 +255,7 @@ static void describe_load(const struct weft_problem *problem, const struct ways 
       last_frozen = weft_min(last_frozen, after_forward(problem, ways, s) - stage->f);
       continue;
     }
-    const int64_t back = least_backward(problem, stage), w = weft_least_weight(problem, s);
+    const int64_t back = weft_least_backward(problem, stage), w = weft_least_weight(problem, s);
     load->work += m * back;
     load->held += (double)m * (double)stage->held;
     all_forwards += m * stage->f;
@@ -373,8 +367,9 @@ static bool is_refuted(const struct weft_problem *problem, const int64_t *to_for
                                weft_problem_hop(problem, 2 * e + 1));
     }
     if (stage->trains && has_one_stage(problem, stage->rank)) {
-      const int64_t idle = target - (spans(problem) ? 0 : to_forward[s]) -
-                           problem->microbatch_count * (stage->f + least_backward(problem, stage));
+      const int64_t idle =
+          target - (spans(problem) ? 0 : to_forward[s]) -
+          problem->microbatch_count * (stage->f + weft_least_backward(problem, stage));
       const int64_t short_of = starts - stage->f - idle;
       const int64_t more = short_of <= 0  ? 0
                            : stage->f > 0 ? (short_of + stage->f - 1) / stage->f
@@ -398,9 +393,9 @@ int64_t weft_bound_first_backwards(const struct weft_problem *problem, const int
   int64_t low = bound, high = bound; /* low is refuted */
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
-    high =
-        weft_max(high, to_forward[s] + problem->round_trip[s] +
-                           problem->microbatch_count * (stage->f + least_backward(problem, stage)));
+    high = weft_max(
+        high, to_forward[s] + problem->round_trip[s] +
+                  problem->microbatch_count * (stage->f + weft_least_backward(problem, stage)));
   }
   if (is_refuted(problem, to_forward, high, scratch)) {
     return bound; /* not even one microbatch fits */
@@ -488,7 +483,7 @@ enum weft_status weft_problem_open_bound(struct weft_problem *problem, uint32_t 
   for (uint32_t s = 0; s < n; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
     work[s] = problem->microbatch_count *
-              (stage->f + (stage->trains ? least_backward(problem, stage) : 0));
+              (stage->f + (stage->trains ? weft_least_backward(problem, stage) : 0));
     sum += (double)work[s];
   }
   qsort(work, n, sizeof *work, compare);

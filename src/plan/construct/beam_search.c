@@ -19,8 +19,8 @@
 
 #include <weft/support.h>
 
+#include "plan/bounds/bound_windows.h"
 #include "plan/bounds/chain_bound.h"
-#include "plan/bounds/window_guide.h"
 #include "plan/construct/constructors.h"
 
 enum { COUNT_F, COUNT_BACK, COUNT_W, COUNTS };
@@ -606,11 +606,8 @@ static void set_times(struct beam *beam, struct prefix *start) {
   int64_t path = 0; /* a rank starts with F of its first stage, and nothing delays that */
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
-    const int64_t split = stage->time[WEFT_KIND_I] + stage->time[WEFT_KIND_W];
     beam->back[s] = weft_least_gradient(problem, s);
-    beam->both[s] = !problem->may_split  ? stage->time[WEFT_KIND_B]
-                    : !problem->may_join ? split
-                                         : weft_min(split, stage->time[WEFT_KIND_B]);
+    beam->both[s] = weft_least_backward(problem, stage);
     times_of(start)[beam->left_at + stage->rank] +=
         problem->microbatch_count * (stage->time[WEFT_KIND_F] + beam->both[s]);
     if (stage->local_stage == 0 && problem->objective == WEFT_OBJECTIVE_SPAN) {

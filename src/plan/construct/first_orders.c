@@ -34,7 +34,7 @@ static enum weft_status construct_classic(struct weft_incumbent *incumbent,
   }
   if (weft_rule_schedule(problem, &scheduler, rules, WEFT_NEVER, &incumbent->draft, &work) !=
       WEFT_NEVER) {
-    weft_incumbent_try_draft(incumbent);
+    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
   }
   return WEFT_OK;
 }
@@ -46,13 +46,13 @@ static enum weft_status construct_any(struct weft_incumbent *incumbent, struct w
   WEFT_TRY(construct_classic(incumbent, error));
   if (incumbent->value == WEFT_NEVER) {
     weft_order_serial(problem, &incumbent->clock, 0, &incumbent->draft);
-    weft_incumbent_try_draft(incumbent);
+    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
   }
   if (incumbent->value == WEFT_NEVER) {
     bool found;
     WEFT_TRY(weft_problem_fit(problem, &incumbent->draft, &found, error));
     if (found) {
-      weft_incumbent_try_draft(incumbent);
+      weft_incumbent_try(incumbent, &incumbent->draft, NULL);
       assert(incumbent->value != WEFT_NEVER);
     }
   }

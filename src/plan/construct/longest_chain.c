@@ -165,6 +165,7 @@ enum weft_status weft_longest_chain_init(struct weft_longest_chain *chain,
 }
 
 void weft_longest_chain_finish(struct weft_longest_chain *chain) {
+  assert(!chain->exists || chain->stages != NULL);
   if (chain->exists) {
     weft_incumbent_finish(&chain->incumbent);
   }

@@ -102,10 +102,10 @@ static bool make_small(struct scaled *scaled, uint32_t ranks) {
   const struct weft_problem *problem = scaled->problem;
   struct weft_problem *small = &scaled->small;
   scaled->ratio = (double)problem->rank_count / ranks;
-  *small = weft_problem_chain_like(
-      problem, (struct weft_arena){.allocator = problem->allocator}, ranks,
-      ranks * problem->stages_per_rank,
-      (uint32_t)fmax(1, round(problem->microbatch_count / scaled->ratio)));
+  *small =
+      weft_problem_chain_like(problem, (struct weft_arena){.allocator = problem->allocator}, ranks,
+                              ranks * problem->stages_per_rank,
+                              (uint32_t)fmax(1, round(problem->microbatch_count / scaled->ratio)));
   small->limit_max = problem->limit_max;
   if (!weft_problem_make(small, NULL) ||
       !WEFT_ALLOCATE(&small->arena, scaled->done, (size_t)small->stage_count * WEFT_ORDER_KINDS) ||

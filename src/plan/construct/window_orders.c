@@ -7,7 +7,7 @@
 
 #include <weft/support.h>
 
-#include "plan/bounds/window_guide.h"
+#include "plan/bounds/bound_windows.h"
 #include "plan/construct/constructors.h"
 
 struct rule {

@@ -107,14 +107,14 @@ static struct course course_of(const struct weft_problem *problem, uint64_t work
   }
   const bool is_single = problem->stages_per_rank == 1, is_large = work / LITTLE_WORK < ops;
   const bool is_small = weft_problem_timed_op_count(problem) <= SMALL;
-  struct course course =
-      is_single ? is_large && ops > MANY_OPS ? (struct course){ROUNDS(rounds_large_single)}
-                                             : (struct course){ROUNDS(rounds_single)}
-      : is_large ? (struct course){ROUNDS(rounds_large)}
-                 : (struct course){ROUNDS(rounds_several)};
+  struct course course = is_single  ? is_large && ops > MANY_OPS
+                                          ? (struct course){ROUNDS(rounds_large_single)}
+                                          : (struct course){ROUNDS(rounds_single)}
+                          : is_large ? (struct course){ROUNDS(rounds_large)}
+                                    : (struct course){ROUNDS(rounds_several)};
 #undef ROUNDS
   course.shares = is_small ? shares_small : is_single ? shares_single : shares_large;
-  course.last = is_single                ? &course.rounds[course.count - 1]
+  course.last = is_single               ? &course.rounds[course.count - 1]
                 : is_small && !is_large ? &round_small
                                         : &course.rounds[1];
   course.op_work = CHAIN_OP_WORK;

@@ -134,9 +134,13 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
   const uint32_t stage_count = shape->ranks * shape->stages_per_rank;
   const double tries = tries_of(layouts->effort, stage_count);
   const double most = (double)ACTIONS_MAX / (3.0 * stage_count * shape->microbatches);
-  struct weft_partition_list list;
-  WEFT_TRY(weft_partition_list_init(&list, layouts->allocator, stage_count,
-                                    (uint32_t)fmax(2, fmin(most, WEFT_PARTITION_LIST_MAX)), error));
+  WEFT_SCOPED_ARENA arena = {.allocator = layouts->allocator};
+  struct weft_partition_list list = {.most = (uint32_t)fmax(2, fmin(most, WEFT_PARTITION_LIST_MAX)),
+                                     .rest = INFINITY};
+  for (uint32_t n = 0; n < list.most; n++) {
+    list.first[n] = weft_arena_allocate(&arena, stage_count + (size_t)1, sizeof *list.first[n]);
+  }
+  WEFT_TRY(weft_arena_status(&arena, error));
   enum weft_status status = weft_partition_search(
       layouts->allocator, request, shape, (uint32_t)tries, layouts->control, start, &list, error);
   for (uint32_t n = 0; n < list.count && status == WEFT_OK && has_room(layouts); n++) {
@@ -145,7 +149,6 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
     }
   }
   layouts->rest = fmin(layouts->rest, list.rest);
-  weft_partition_list_finish(&list);
   return status;
 }
 
@@ -184,6 +187,7 @@ static uint32_t list_placements(const struct weft_search_request *request, uint3
 
 static uint32_t list_shapes(const struct weft_search_request *request, uint32_t v,
                             struct weft_shape *list) {
+  assert(request->ranks > 0 && list != NULL);
   const uint32_t p = request->ranks, parts = part_count(request);
   uint32_t count = 0;
   if (v != 0) {
@@ -301,9 +305,10 @@ static struct weft_shape graph_shape(const struct weft_search_request *request,
 static uint32_t list_graph_shapes(const struct weft_search_request *request, uint32_t v,
                                   struct weft_shape *list) {
   const uint32_t n = request->graph->stage_count, p = request->ranks;
+  assert(p > 0 && list != NULL);
   (void)v; /* it follows */
-  list[0] = graph_shape(request,
-                        request->any_placement ? WEFT_PLACEMENT_INFERRED : request->placement);
+  list[0] =
+      graph_shape(request, request->any_placement ? WEFT_PLACEMENT_INFERRED : request->placement);
   return p <= n && (request->any_placement || n % p == 0);
 }
 
@@ -350,18 +355,26 @@ static enum weft_status list_placed(struct weft_plan_layouts *layouts,
 /* ---- Of either ---- */
 
 const struct weft_stage_source *weft_stage_source_of(const struct weft_search_request *request) {
-  static const struct weft_stage_source chain = {"parts", "every stage has a part", true,
-                                                 part_count, list_shapes, list_chains,
-                                                 bound_chain};
-  static const struct weft_stage_source graph = {
-      "stages", "every rank has a stage, and all have as many if a placement is given",
-      false, count_stages, list_graph_shapes, list_placed, weft_plan_placement_bound};
+  static const struct weft_stage_source chain = {.pieces = "parts",
+                                                 .rule = "stage has a part",
+                                                 .divides_model = true,
+                                                 .count_pieces = part_count,
+                                                 .list_shapes = list_shapes,
+                                                 .list_layouts = list_chains,
+                                                 .bound = bound_chain};
+  static const struct weft_stage_source graph = {.pieces = "stages",
+                                                 .rule = "rank has a stage",
+                                                 .count_pieces = count_stages,
+                                                 .list_shapes = list_graph_shapes,
+                                                 .list_layouts = list_placed,
+                                                 .bound = weft_plan_placement_bound};
   assert(request != NULL);
   return request->graph == NULL ? &chain : &graph;
 }
 
 struct weft_search_request weft_plan_resolve(const struct weft_search_request *request,
                                              struct weft_costs_view *view) {
+  assert(request->costs != NULL && view != NULL);
   struct weft_search_request resolved = *request;
   resolved.costs = weft_costs_of_stages(request->costs, request->ranks,
                                         weft_graph_stage_count(request->graph), view);
@@ -444,10 +457,11 @@ double weft_plan_layouts_share(const struct weft_plan_layouts *layouts,
 }
 
 void weft_plan_layouts_finish(struct weft_plan_layouts *layouts) {
+  assert(layouts->count <= WEFT_PLAN_LAYOUTS_MAX);
   for (uint32_t n = 0; n < layouts->count; n++) {
     weft_costs_destroy(layouts->list[n].costs);
-    weft_array_free(layouts->allocator, layouts->list[n].stage_parts,
-                    layouts->list[n].stage_count, sizeof(uint32_t));
+    weft_array_free(layouts->allocator, layouts->list[n].stage_parts, layouts->list[n].stage_count,
+                    sizeof(uint32_t));
   }
   weft_array_free(layouts->allocator, layouts->list, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
   weft_arena_finish(&layouts->arena);

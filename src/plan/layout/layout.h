@@ -9,7 +9,7 @@
 
 struct weft_plan_layout {
   struct weft_shape
-      shape;         /* of a graph with the most stages that an even placement has on a rank */
+      shape; /* of a graph with the most stages that an even placement has on a rank */
   uint32_t stage_count;
   uint32_t *rank_of; /* [stages] of a graph; NULL: as the shape says */
   const char *name;  /* of a graph's placement; NULL without one */
@@ -32,7 +32,7 @@ struct weft_plan_layouts {
   double effort;                       /* for partitions */
   uint32_t count;
   struct weft_plan_layout *list; /* [count] of WEFT_PLAN_LAYOUTS_MAX */
-  bool has_others; /* other placements are possible */
+  bool has_others;               /* other placements are possible */
   double rest;  /* lower bound of the objective for all others; INFINITY: there are none that fit */
   double least; /* of all; 0: not known */
 };
@@ -45,8 +45,9 @@ extern const uint32_t weft_usual_stages_per_rank[WEFT_USUAL_STAGES];
  * a model are cut into as many for each rank, on a loop or a V. */
 struct weft_stage_source {
   const char *pieces; /* that ranks share, */
-  const char *rule;   /* and how */
-  bool divides_model; /* anew for each number of ranks: a choice has costs of all of it, and keeps no
+  const char *rule;   /* as a clause after "every" */
+  bool
+      divides_model; /* anew for each number of ranks: a choice has costs of all of it, and keeps no
                          partition */
   uint32_t (*count_pieces)(const struct weft_search_request *request); /* 0: not known */
   /* The shapes that a request leaves open if it has v stages per rank, 0: the usual ones; returns how

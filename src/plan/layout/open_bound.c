@@ -79,7 +79,8 @@ enum weft_status weft_plan_placement_bound(const struct weft_allocator *allocato
   double *ways = weft_arena_allocate(&arena, n, sizeof *ways);
   uint32_t *rank_of = weft_arena_allocate(&arena, n, sizeof *rank_of);
   WEFT_TRY(weft_arena_status(&arena, error));
-  WEFT_TRY(weft_problem_check_ranks(request, rank_of, error)); /* the size does not depend on them */
+  WEFT_TRY(
+      weft_problem_check_ranks(request, rank_of, error)); /* the size does not depend on them */
   if (least_memory(request, ways) > request->memory_limit * (1 + MEMORY_SLACK)) {
     *bound = INFINITY;
     return WEFT_OK;

@@ -164,20 +164,9 @@ static bool goes_on(const struct partition *partition, const struct score *best,
                                                !weft_search_control_poll(partition->control));
 }
 
-static bool improve_singles(struct partition *partition, struct score *best) {
-  bool improved = false;
-  for (uint32_t boundary = 1; goes_on(partition, best, boundary); boundary++) {
-    for (unsigned up = 0; up < 2; up++) {
-      improved = try_move(partition, best, boundary, up != 0) || improved;
-    }
-  }
-  return improved;
-}
-
 /* Moves a chain of boundaries from one on: what one stage loses, another one far away gains. The
  * order is such that no stage becomes empty on the way. */
-static bool improve_chain(struct partition *partition, struct score *best, uint32_t boundary,
-                          bool up) {
+static bool try_chain(struct partition *partition, struct score *best, uint32_t boundary, bool up) {
   const uint32_t count = partition->stage_count;
   uint32_t moved = 0, at = boundary;
   if (!is_critical(partition, best, up ? boundary : boundary - 1)) {
@@ -199,11 +188,13 @@ static bool improve_chain(struct partition *partition, struct score *best, uint3
   return false;
 }
 
-static bool improve_chains(struct partition *partition, struct score *best) {
+/* By one kind of move. */
+static bool improve_by(struct partition *partition, struct score *best,
+                       bool (*try)(struct partition *, struct score *, uint32_t, bool)) {
   bool improved = false;
   for (uint32_t boundary = 1; goes_on(partition, best, boundary); boundary++) {
     for (unsigned up = 0; up < 2; up++) {
-      improved = improve_chain(partition, best, boundary, up != 0) || improved;
+      improved = try(partition, best, boundary, up != 0) || improved;
     }
   }
   return improved;
@@ -225,7 +216,7 @@ static void improve(struct partition *partition) {
   for (unsigned pass = 0; pass < PASSES_MAX; pass++) {
     add_up(partition);
     struct score best = score_of(partition);
-    if (!improve_singles(partition, &best) && !improve_chains(partition, &best) &&
+    if (!improve_by(partition, &best, try_move) && !improve_by(partition, &best, try_chain) &&
         (partition->stage_count > PAIRS_STAGES_MAX || !improve_pairs(partition, &best))) {
       return;
     }

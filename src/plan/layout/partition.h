@@ -33,21 +33,11 @@ enum { WEFT_PARTITION_LIST_MAX = 24 };
 
 /* Partitions with small lower bounds. */
 struct weft_partition_list {
-  const struct weft_allocator *allocator;
-  uint32_t stage_count;
   uint32_t count, most;
-  uint32_t *memory;
   uint32_t *first[WEFT_PARTITION_LIST_MAX]; /* [stage_count + 1] */
   double score[WEFT_PARTITION_LIST_MAX];    /* the bound */
   double rest; /* lower bound of all partitions that are not in the list; INFINITY: none fits */
 };
-
-/* For at most `most` of them. WEFT_ERR_MEMORY. */
-enum weft_status weft_partition_list_init(struct weft_partition_list *list,
-                                          const struct weft_allocator *allocator,
-                                          uint32_t stage_count, uint32_t most,
-                                          struct weft_error *error);
-void weft_partition_list_finish(struct weft_partition_list *list);
 
 /* Rates so many partitions, all of them if there are few, else from `start` on, and adds the
  * best few to the list (partition_search.c), or fewer when the search is cancelled. Errors as for

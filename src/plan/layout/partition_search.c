@@ -189,27 +189,3 @@ enum weft_status weft_partition_search(const struct weft_allocator *allocator,
   weft_array_free(allocator, now, 2 * (size_t)room, sizeof *now);
   return status;
 }
-
-enum weft_status weft_partition_list_init(struct weft_partition_list *list,
-                                          const struct weft_allocator *allocator,
-                                          uint32_t stage_count, uint32_t most,
-                                          struct weft_error *error) {
-  assert(most > 0 && most <= WEFT_PARTITION_LIST_MAX);
-  const size_t room = (size_t)stage_count + 1;
-  *list = (struct weft_partition_list){
-      .allocator = allocator, .stage_count = stage_count, .most = most, .rest = INFINITY};
-  list->memory =
-      weft_array_allocate(allocator, WEFT_PARTITION_LIST_MAX * room, sizeof *list->memory);
-  if (list->memory == NULL) {
-    return weft_fail_memory(error, WEFT_PARTITION_LIST_MAX * room * sizeof *list->memory);
-  }
-  for (uint32_t n = 0; n < WEFT_PARTITION_LIST_MAX; n++) {
-    list->first[n] = list->memory + n * room;
-  }
-  return WEFT_OK;
-}
-
-void weft_partition_list_finish(struct weft_partition_list *list) {
-  weft_array_free(list->allocator, list->memory,
-                  WEFT_PARTITION_LIST_MAX * ((size_t)list->stage_count + 1), sizeof *list->memory);
-}

@@ -72,16 +72,6 @@ void weft_incumbent_try(struct weft_incumbent *incumbent, const struct weft_orde
   }
 }
 
-void weft_incumbent_try_draft(struct weft_incumbent *incumbent) {
-  const struct weft_problem *problem = incumbent->problem;
-  incumbent->evaluated++;
-  if (weft_order_fits(problem, &incumbent->draft, incumbent->clock.done)) {
-    const int64_t value =
-        weft_order_evaluate(problem, &incumbent->clock, &incumbent->draft, WEFT_NEVER);
-    weft_incumbent_offer(incumbent, &incumbent->draft, value, WEFT_NEVER);
-  }
-}
-
 void weft_incumbent_collect(struct weft_incumbent *incumbent, struct weft_incumbent *from) {
   assert(incumbent != from && incumbent->problem == from->problem);
   incumbent->evaluated += from->evaluated;

@@ -48,9 +48,6 @@ void weft_incumbent_offer(struct weft_incumbent *incumbent, const struct weft_or
 void weft_incumbent_try(struct weft_incumbent *incumbent, const struct weft_order *order,
                         const char *name);
 
-/* The same for the draft, which any order of the same value will replace. */
-void weft_incumbent_try_draft(struct weft_incumbent *incumbent);
-
 /* Takes over what another incumbent of the same problem has counted, and its order if it is better. */
 void weft_incumbent_collect(struct weft_incumbent *incumbent, struct weft_incumbent *from);
 

@@ -271,7 +271,8 @@ static void write_order(struct memory_search *search, struct weft_order *order) 
   memset(order->whole, problem->may_join, (size_t)problem->stage_count * problem->microbatch_count);
 }
 
-static bool has_gradients(const struct weft_problem *problem) {
+bool weft_problem_has_gradients(const struct weft_problem *problem) {
+  assert(problem != NULL);
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     if (problem->stages[s].trains && problem->stages[s].gradients > 0) {
       return true;
@@ -284,7 +285,7 @@ static bool has_gradients(const struct weft_problem *problem) {
 static enum outcome find(struct memory_search *search, int64_t excess) {
   const uint32_t m = search->problem->microbatch_count;
   enum outcome outcome = search_for(search, 1, true, excess);
-  if (outcome != NONE || !has_gradients(search->problem)) {
+  if (outcome != NONE || !weft_problem_has_gradients(search->problem)) {
     return outcome;
   }
   outcome = search_for(search, m, false, excess);

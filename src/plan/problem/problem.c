@@ -19,16 +19,10 @@ enum { GRAPH_OPS_MAX = 1 << 24 };
 
 enum weft_status weft_problem_check_shape(const struct weft_shape *shape, bool whole_backward,
                                           struct weft_error *error) {
-  assert(shape != NULL);
+  assert(shape->ranks > 0 && shape->stages_per_rank > 0 && shape->microbatches > 0);
   const uint64_t stages = (uint64_t)shape->ranks * shape->stages_per_rank;
   const uint64_t length =
       (uint64_t)shape->stages_per_rank * shape->microbatches * (whole_backward ? 2 : 3);
-  if (stages == 0 || shape->microbatches == 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
-                     "%" PRIu32 " ranks with %" PRIu32 " stages each and %" PRIu32
-                     " microbatches make no pipeline",
-                     shape->ranks, shape->stages_per_rank, shape->microbatches);
-  }
   if (shape->stages_per_rank > WEFT_LOCAL_STAGES_MAX) {
     return weft_fail(error, WEFT_ERR_LIMIT, "plan with fewer stages per rank",
                      "%" PRIu32 " stages per rank are more than %d", shape->stages_per_rank,
@@ -160,11 +154,11 @@ bool weft_problem_make(struct weft_problem *problem, const uint32_t *rank_of) {
   assert(problem->stage_count > 0);
   struct weft_arena *arena = &problem->arena;
   const size_t n = problem->stage_count, p = problem->rank_count;
-  if (problem->graph == NULL) {
-    problem->graph = make_graph(arena, problem->stage_count);
+  if (problem->graph == NULL &&
+      (problem->graph = make_graph(arena, problem->stage_count)) == NULL) {
+    return false;
   }
-  if (problem->graph == NULL ||
-      !WEFT_ALLOCATE(arena, problem->occupancy, 2 * (size_t)problem->graph->edge_count) ||
+  if (!WEFT_ALLOCATE(arena, problem->occupancy, 2 * (size_t)problem->graph->edge_count) ||
       !WEFT_ALLOCATE(arena, problem->crosses, 2 * (size_t)problem->graph->edge_count) ||
       !WEFT_ALLOCATE(arena, problem->limit, p) || !WEFT_ALLOCATE(arena, problem->stages, n) ||
       !WEFT_ALLOCATE(arena, problem->begin, p + 1) || !WEFT_ALLOCATE(arena, problem->stage_of, n) ||
@@ -283,6 +277,7 @@ static bool is_placed(const struct weft_problem *problem, const struct weft_shap
 }
 
 static void set_chain(struct weft_problem *problem, uint32_t stages_per_rank) {
+  assert(stages_per_rank > 0 && stages_per_rank <= WEFT_LOCAL_STAGES_MAX);
   problem->stages_per_rank = stages_per_rank;
   problem->chain_occupancy = problem->graph->edge_count > 0 ? problem->occupancy[0] : 0;
   for (uint32_t s = problem->stage_count; s-- > 0;) {

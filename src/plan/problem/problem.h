@@ -62,7 +62,8 @@ struct weft_problem {
   const struct weft_allocator *allocator;
   struct weft_arena arena;
   struct weft_search_control *control; /* of the search; NULL: none */
-  const struct weft_graph *graph, *given_graph; /* the request's; else it has its own, in the arena */
+  const struct weft_graph *graph,
+      *given_graph; /* the request's; else it has its own, in the arena */
   uint32_t rank_count, stage_count, microbatch_count;
   uint32_t
       stages_per_rank; /* of a chain on a loop or a V; 0: it is none, and no constructor or bound
@@ -145,12 +146,18 @@ static inline int64_t weft_problem_hop(const struct weft_problem *problem, uint3
   return problem->crosses[channel] ? problem->latency + problem->occupancy[channel] : 0;
 }
 
-/* The least time until gradients are there, of W after that, and the least memory between the two,
+/* The least time until gradients are there, with W, of W after that, and the least memory between the two,
  * whether backwards are split or whole: where they are mixed, a whole one is an I and a W right after
  * it, which take the least that either kind allows. */
 static inline int64_t weft_least_gradient(const struct weft_problem *problem, uint32_t stage) {
   const struct weft_problem_stage *at = &problem->stages[stage];
   return !problem->may_split ? at->b : !problem->may_join ? at->i : weft_min(at->i, at->b);
+}
+
+static inline int64_t weft_least_backward(const struct weft_problem *problem,
+                                          const struct weft_problem_stage *stage) {
+  const int64_t split = stage->i + stage->w;
+  return !problem->may_split ? stage->b : problem->may_join ? weft_min(split, stage->b) : split;
 }
 
 static inline int64_t weft_least_weight(const struct weft_problem *problem, uint32_t stage) {
@@ -371,6 +378,9 @@ struct weft_problem_least {
   int64_t excess; /* no order exceeds the limits by less; negative: so much is left */
   bool is_exact;  /* and some order exceeds them by no more */
 };
+
+/* Whether some stage has gradients that come late. */
+bool weft_problem_has_gradients(const struct weft_problem *problem);
 
 /* WEFT_ERR_MEMORY. */
 enum weft_status weft_problem_least(const struct weft_problem *problem,
