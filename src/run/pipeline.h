@@ -62,7 +62,7 @@ int64_t weft_pipeline_drain_limit(const struct weft_pipeline *pipeline, enum wef
 /* Runs the step that has begun together with those of all ranks of the process; blocks. */
 enum weft_status weft_pipeline_step_process(struct weft_pipeline *pipeline,
                                             struct weft_error *error);
-void weft_process_recording_destroy(struct weft_process_recording *graph);
+void weft_process_recording_destroy(struct weft_process_recording *recording);
 
 /* Why steps of this rank cannot be recorded by themselves: enum weft_recording_reason. */
 uint32_t weft_rank_recording_reason(const struct weft_pipeline *pipeline);
@@ -72,6 +72,6 @@ void weft_rank_recording_begin_step(struct weft_pipeline *pipeline);
 /* With pipeline->rank_recording: as weft_executor_advance(), by replaying the step or action by action. */
 enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline,
                                              struct weft_error *error);
-void weft_rank_recording_destroy(struct weft_rank_recording *graph); /* NULL is fine */
+void weft_rank_recording_destroy(struct weft_rank_recording *recording); /* NULL is fine */
 
 #endif

@@ -1,7 +1,7 @@
 /* The cuda transport: all ranks in this process, on its GPUs. Messages are those of threads, a
  * hand-over of the buffer, with an event of the GPU for its content (weft/transport.h). What
  * differs is who calls: launching work from several threads costs more than from one, because the
- * driver has a lock, and a graph of all ranks can be recorded by one thread only. So the ranks
+ * driver has a lock, and a CUDA graph of all ranks can be recorded by one thread only. So the ranks
  * arrive at a barrier in weft_pipeline_step(), and the last one runs the step of all of them. */
 #include "comm/threads/threads.h"
 

@@ -14,14 +14,14 @@
  * behaves so:
  *   - On a non-blocking communicator, every call outside a group starts a thread that connects and
  *     launches. Another call before ncclCommGetAsyncError says "success" is refused. So a transfer
- *     outside a graph costs the host a thread.
+ *     outside a CUDA graph costs the host a thread.
  *   - ncclCommFinalize waits, in a thread, for the communicator's work and the graphs that contain
  *     it. ncclCommDestroy and ncclCommAbort block and free the communicator: none is used after its
  *     abort has begun.
  *   - One communicator is one queue of sends and receives, whatever the streams, captured or not.
  *   - A send or receive uses at most as many blocks as the communicator has channels, rounded up to
  *     a power of two. The first transfer with a peer connects all its channels, whatever its size.
- *   - In a graph, a transfer over a network has two nodes: a host call, which hands it to NCCL's
+ *   - In a CUDA graph, a transfer over a network has two nodes: a host call, which hands it to NCCL's
  *     thread, and the kernel.
  *   - Ranks with different NCCL_HOSTID are on different hosts: sockets, neither peer access nor
  *     shared memory. The variable is read once per process. */

@@ -12,7 +12,7 @@
 
 const char *weft_recording_reason_text(uint32_t reason) {
   static const char *const texts[WEFT_RECORDING_REASON_COUNT] = {
-      [WEFT_RECORDING_NO_DEVICE] = "a rank has no device that records graphs",
+      [WEFT_RECORDING_NO_DEVICE] = "a rank has no device that records CUDA graphs",
       [WEFT_RECORDING_NOT_WANTED] = "options.eager is set",
       [WEFT_RECORDING_CHECKED] = "payloads are checked, which the host does",
       [WEFT_RECORDING_OUTPUTS] = "outputs are wanted, which the host merges",
