@@ -216,9 +216,9 @@ END
     grep -Eq '^mpi_trainer: rank [02]: MPI has not started after 2 s: not all of the 3 processes have come; rank 1 \(process [0-9]+\) runs another program$' err
     # A rank that is stopped, whose supervisor has another child.
     status=0
-    WEFT_START_LIMIT=2 launch "$mpi" ./stopped "$trainer" 10 >out 2>err || status=$?
+    WEFT_START_LIMIT=4 launch "$mpi" ./stopped "$trainer" 10 >out 2>err || status=$?
     [ "$status" -ne 0 ]
-    grep -Eq '^mpi_trainer: rank [012]: MPI has not started after 2 s: .*; rank 1 \(process [0-9]+\) is stopped$' err
+    grep -Eq '^mpi_trainer: rank [012]: MPI has not started after 4 s: .*; rank 1 \(process [0-9]+\) is stopped$' err
     # One that has ended: no launcher takes that amiss.
     sed 's/exec sleep 30/exit 0/' odd >ended
     chmod +x ended
