@@ -189,6 +189,11 @@ WEFT_API enum weft_status weft_device_checksum(struct weft_device *device, const
 WEFT_API enum weft_status weft_copy(const struct weft_copy *copy, struct weft_stream *stream,
                                     struct weft_error *error);
 
+/* The same of bytes in one piece; NULL devices: host. */
+WEFT_API enum weft_status weft_copy_bytes(void *to, struct weft_device *to_device, const void *from,
+                                          struct weft_device *from_device, uint64_t bytes,
+                                          struct weft_stream *stream, struct weft_error *error);
+
 /* 64-bit checksum of bytes that the host can read; never 0. */
 WEFT_API uint64_t weft_checksum(const void *data, uint64_t size);
 

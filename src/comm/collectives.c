@@ -141,16 +141,10 @@ static void add_numbers(float *restrict sum, const float *restrict numbers, uint
 static enum weft_status copy_bytes(void *to, const struct contribution *to_part, const void *from,
                                    const struct contribution *from_part, uint64_t bytes,
                                    struct weft_error *error) {
-  if (to == from) {
-    return WEFT_OK;
-  }
-  const struct weft_copy one = {.to = to,
-                                .to_device = to_part != NULL ? to_part->device : NULL,
-                                .from = from,
-                                .from_device = from_part != NULL ? from_part->device : NULL,
-                                .row_bytes = bytes,
-                                .rows = 1};
-  return weft_copy(&one, NULL, error);
+  return to == from
+             ? WEFT_OK
+             : weft_copy_bytes(to, to_part != NULL ? to_part->device : NULL, from,
+                               from_part != NULL ? from_part->device : NULL, bytes, NULL, error);
 }
 
 /* to[count] = the sum of all members' `from` at `offset` bytes, in their order. It may

@@ -78,6 +78,18 @@ enum weft_status weft_copy(const struct weft_copy *copy, struct weft_stream *str
   return device->ops->copy(device, copy, stream, error);
 }
 
+enum weft_status weft_copy_bytes(void *to, struct weft_device *to_device, const void *from,
+                                 struct weft_device *from_device, uint64_t bytes,
+                                 struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_copy copy = {.to = to,
+                                 .to_device = to_device,
+                                 .from = from,
+                                 .from_device = from_device,
+                                 .row_bytes = bytes,
+                                 .rows = 1};
+  return weft_copy(&copy, stream, error);
+}
+
 uint64_t weft_checksum(const void *data, uint64_t size) {
   enum { SEED = 0x54464557 }; /* "WEFT" */
   const uint64_t sum = weft_checksum_add(weft_checksum_mix(SEED, size), data, size);

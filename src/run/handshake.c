@@ -130,10 +130,9 @@ static const char *show_field(const struct weft_handshake *handshake,
   } else if (is_boundary) {
     memcpy(buffer, handshake->boundary, sizeof handshake->boundary);
     buffer[sizeof handshake->boundary - 1] = '\0'; /* another process has written it */
-  } else if (field->is_number) {
-    (void)snprintf(buffer, sizeof handshake->boundary, "%" PRIu64, field_of(handshake, field));
   } else {
-    (void)snprintf(buffer, sizeof handshake->boundary, "%016" PRIx64, field_of(handshake, field));
+    (void)snprintf(buffer, sizeof handshake->boundary,
+                   field->is_number ? "%" PRIu64 : "%016" PRIx64, field_of(handshake, field));
   }
   return buffer;
 }

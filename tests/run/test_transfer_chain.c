@@ -16,7 +16,7 @@
 #include <weft/verify.h>
 
 #include "ir/action.h"
-#include "run/device/transfer_chain.h"
+#include "run/step/recording.h"
 #include "support_random_graph.h"
 
 enum { STAGES_MAX = 64, PROGRAMS = 600 };

@@ -124,13 +124,10 @@ static enum weft_status add_up(const struct weft_nccl_world *world,
 enum weft_status weft_nccl_copy_own(struct weft_device *device,
                                     const struct weft_collective *collective, uint32_t member,
                                     struct weft_stream *stream, struct weft_error *error) {
-  const struct weft_copy own = {.to = (char *)collective->to + member * collective->bytes,
-                                .to_device = device,
-                                .from = collective->from,
-                                .from_device = device,
-                                .row_bytes = collective->bytes,
-                                .rows = 1};
-  return own.to == own.from || own.row_bytes == 0 ? WEFT_OK : weft_copy(&own, stream, error);
+  void *own = (char *)collective->to + member * collective->bytes;
+  return own == collective->from ? WEFT_OK
+                                 : weft_copy_bytes(own, device, collective->from, device,
+                                                   collective->bytes, stream, error);
 }
 
 /* A sum in place: `to` is this member's share, which nobody else reads. */

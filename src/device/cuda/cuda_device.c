@@ -179,7 +179,7 @@ static enum weft_status fail_allocation(struct weft_device *device, uint64_t byt
                      "use more GPUs, smaller microbatches, or a schedule that holds fewer of them",
                      "no memory for %" PRIu64 " bytes on %s", bytes, rank->location);
   }
-  return weft_cuda_fail(rank->cuda, result, "allocating on a GPU", error);
+  return weft_cuda_fail(rank->cuda, result, "allocating for a GPU", error);
 }
 
 static void release(struct weft_device *device, const struct weft_allocator *allocator, void *data,
@@ -463,11 +463,8 @@ static void *pinned_allocate(struct weft_device *device, const struct weft_alloc
 
 static enum weft_status pinned_fail_allocation(struct weft_device *device, uint64_t bytes,
                                                struct weft_error *error) {
-  const struct weft_cuda_device *rank = first_rank(device);
-  const CUresult result = __atomic_load_n(&rank->allocation, __ATOMIC_RELAXED);
-  return result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS
-             ? weft_fail_memory(error, (size_t)bytes)
-             : weft_cuda_fail(rank->cuda, result, "allocating pinned memory", error);
+  const enum weft_status status = fail_allocation(&first_rank(device)->device, bytes, error);
+  return status == WEFT_ERR_MEMORY ? weft_fail_memory(error, (size_t)bytes) : status;
 }
 
 static void pinned_free(struct weft_device *device, const struct weft_allocator *allocator,

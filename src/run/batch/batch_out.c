@@ -84,13 +84,9 @@ enum weft_status weft_batch_out_keep(struct weft_batch_out *out, uint32_t microb
     const struct weft_boundary_tensor *of = &out->boundary->tensors[t];
     item->items[t] = (struct weft_tensor){
         .name = of->name, .data = out->kept.data + at, .shape = tensors->items[t].shape};
-    const struct weft_copy copy = {.to = out->kept.data + at,
-                                   .to_device = out->pinned,
-                                   .from = tensors->items[t].data,
-                                   .from_device = tensors->items[t].device,
-                                   .row_bytes = weft_batch_shape_bytes(&tensors->items[t].shape),
-                                   .rows = 1};
-    WEFT_TRY(weft_copy(&copy, stream, error));
+    WEFT_TRY(weft_copy_bytes(out->kept.data + at, out->pinned, tensors->items[t].data,
+                             tensors->items[t].device,
+                             weft_batch_shape_bytes(&tensors->items[t].shape), stream, error));
     (void)weft_batch_memory_add(&at, weft_batch_shape_bytes(&of->largest));
   }
   out->kept_count++;
@@ -207,18 +203,6 @@ static void concatenate_parts(const struct job *job, const struct weft_tensor *m
   }
 }
 
-static void divide_f32(float *sum, uint32_t by, uint64_t count) {
-  for (uint64_t k = 0; k < count; k++) {
-    sum[k] /= (float)by;
-  }
-}
-
-static void divide_f64(double *sum, uint32_t by, uint64_t count) {
-  for (uint64_t k = 0; k < count; k++) {
-    sum[k] /= (double)by;
-  }
-}
-
 static enum weft_status add_up(const struct job *job, const struct weft_tensor *merged,
                                struct weft_error *error) {
   const bool is_f32 = merged->shape.dtype == WEFT_F32;
@@ -231,10 +215,12 @@ static enum weft_status add_up(const struct job *job, const struct weft_tensor *
     WEFT_TRY(weft_kernel_launch(NULL, is_f32 ? WEFT_KERNEL_ADD : WEFT_KERNEL_ADD_F64, count,
                                 parameters, NULL, error));
   }
-  if (job->merge.kind == WEFT_MERGE_MEAN && is_f32) {
-    divide_f32(merged->data, parts, count);
-  } else if (job->merge.kind == WEFT_MERGE_MEAN) {
-    divide_f64(merged->data, parts, count);
+  for (uint64_t k = 0; job->merge.kind == WEFT_MERGE_MEAN && k < count; k++) {
+    if (is_f32) {
+      ((float *)merged->data)[k] /= (float)parts;
+    } else {
+      ((double *)merged->data)[k] /= (double)parts;
+    }
   }
   return WEFT_OK;
 }

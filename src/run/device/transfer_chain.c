@@ -1,6 +1,6 @@
 /* A rank's transfers one after the other: the machine with a clock and one queue for all transfers of
- * a rank; see transfer_chain.h. */
-#include "run/device/transfer_chain.h"
+ * a rank; see recording.h. */
+#include "run/step/recording.h"
 
 #include <assert.h>
 #include <math.h>

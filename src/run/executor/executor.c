@@ -14,19 +14,14 @@
 
 static void show_phase(struct weft_executor *executor, enum weft_rank_phase phase, uint32_t peer,
                        struct weft_action wants) {
-  struct weft_rank_status *status = executor->status;
+  const struct weft_rank_status *status = executor->status;
   const struct weft_row *row = executor->row;
-  const uint64_t action = weft_action_pack(
-      executor->at < row->end ? row->program->actions[executor->at] : weft_action_idle());
   if (status->phase != (uint32_t)phase || status->cell != executor->cell || status->peer != peer) {
-    WEFT_STATUS_STORE(status->since, executor->now);
+    WEFT_STATUS_STORE(executor->status->since, executor->now);
   }
-  WEFT_STATUS_STORE(status->phase, (uint32_t)phase);
-  WEFT_STATUS_STORE(status->peer, peer);
-  WEFT_STATUS_STORE(status->step, executor->step);
-  WEFT_STATUS_STORE(status->cell, executor->cell);
-  WEFT_STATUS_STORE(status->action, action);
-  WEFT_STATUS_STORE(status->wants, weft_action_pack(wants));
+  weft_executor_show(
+      executor, phase, peer,
+      executor->at < row->end ? row->program->actions[executor->at] : weft_action_idle(), wants);
 }
 
 static enum weft_status fail_stalled(struct weft_executor *executor, struct weft_error *error) {

@@ -540,6 +540,19 @@ static inline int64_t weft_executor_ask_at(const struct weft_executor *executor,
   return executor->now + 1 + (executor->now - begin) / 64;
 }
 
+/* What the rank is at; the caller says since when. */
+static inline void weft_executor_show(const struct weft_executor *executor,
+                                      enum weft_rank_phase phase, uint32_t peer,
+                                      struct weft_action action, struct weft_action wants) {
+  struct weft_rank_status *status = executor->status;
+  WEFT_STATUS_STORE(status->phase, (uint32_t)phase);
+  WEFT_STATUS_STORE(status->peer, peer);
+  WEFT_STATUS_STORE(status->step, executor->step);
+  WEFT_STATUS_STORE(status->cell, executor->cell);
+  WEFT_STATUS_STORE(status->action, weft_action_pack(action));
+  WEFT_STATUS_STORE(status->wants, weft_action_pack(wants));
+}
+
 /* The rank has to wait: sets its status and wake_at. Returns WEFT_IN_PROGRESS, or the error
  * of a stall. `wants` is the action that would end the wait; `ready_at` when it will end, 0:
  * not known. */

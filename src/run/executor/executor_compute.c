@@ -582,23 +582,13 @@ TWICE enum weft_status finish_cell(struct weft_executor *executor, const struct 
   return executor->device != NULL ? weft_executor_end_cell(executor, cell, error) : WEFT_OK;
 }
 
-/* Sets the status before the call, because it may never return. */
-TWICE void show_compute(struct weft_executor *executor, const struct weft_action *cell) {
-  struct weft_rank_status *status = executor->status;
-  WEFT_STATUS_STORE(status->phase, (uint32_t)WEFT_PHASE_COMPUTE);
-  WEFT_STATUS_STORE(status->peer, UINT32_MAX);
-  WEFT_STATUS_STORE(status->step, executor->step);
-  WEFT_STATUS_STORE(status->cell, executor->cell);
-  WEFT_STATUS_STORE(status->action, weft_action_pack(*cell));
-  WEFT_STATUS_STORE(status->wants, weft_action_pack(weft_action_idle()));
-  WEFT_STATUS_STORE(status->since, executor->now);
-}
-
 TWICE enum weft_status compute_cell(struct weft_executor *executor, const struct weft_action *cell,
                                     bool pair, struct weft_error *error) {
   if (executor->cell_step != WEFT_CELL_CALLING) {
     WEFT_AWAIT(prepare_cell(executor, cell, pair, error));
-    show_compute(executor, cell);
+    /* before the call, because it may never return */
+    weft_executor_show(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, *cell, weft_action_idle());
+    WEFT_STATUS_STORE(executor->status->since, executor->now);
     if (executor->device != NULL) {
       WEFT_TRY(weft_executor_begin_cell(executor, cell, error));
     }

@@ -33,14 +33,9 @@ static enum weft_status copy_tensors(struct weft_tensors *to, const struct weft_
       return weft_fail(error, WEFT_ERR_STAGE, "see WEFT_DIMS_MAX",
                        "output tensor %" PRIu32 " has a shape that cannot be", k);
     }
-    const struct weft_copy copy = {.to = to->items[k].data,
-                                   .to_device = to->items[k].device,
-                                   .from = from->items[k].data,
-                                   .from_device = from->items[k].device,
-                                   .row_bytes = bytes,
-                                   .rows = bytes > 0};
     to->items[k].shape = from->items[k].shape;
-    WEFT_TRY(weft_copy(&copy, stream, error));
+    WEFT_TRY(weft_copy_bytes(to->items[k].data, to->items[k].device, from->items[k].data,
+                             from->items[k].device, bytes, stream, error));
   }
   return WEFT_OK;
 }

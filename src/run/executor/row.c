@@ -143,14 +143,12 @@ static void count_action(struct counting *c, struct weft_action action) {
   if (!weft_row_find_stage(c->row, action.stage, &k)) {
     return; /* IDLE, or the head of an overlap */
   }
-  switch (action.op) {
-    case WEFT_OP_RECV_F:
-    case WEFT_OP_RECV_B:
-    case WEFT_OP_SEND_B: count_transfer(c, k, action); break;
-    case WEFT_OP_F: count_forward(c, k); break;
-    case WEFT_OP_B:
-    case WEFT_OP_I: count_gradient(c, k); break;
-    default: break;
+  if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+    count_transfer(c, k, action);
+  } else if (action.op == WEFT_OP_F) {
+    count_forward(c, k);
+  } else if (weft_op_in(action.op, WEFT_OPS_GRADIENT)) {
+    count_gradient(c, k);
   }
   if (weft_ends_saved(action.op, c->row->stages[k].has_backward)) {
     count_end(c, k);

@@ -36,12 +36,6 @@ static int64_t progress(struct weft_stage_call *call, int64_t *last) {
   return now;
 }
 
-static void spin_until(struct weft_stage_call *call, int64_t end) {
-  int64_t last = 0;
-  while (progress(call, &last) < end) {
-  }
-}
-
 /* Linux may wake a thread 50 us late to save power; this turns it off. */
 static int set_slack(int slack_ns) {
 #ifdef __linux__
@@ -53,12 +47,14 @@ static int set_slack(int slack_ns) {
 #endif
 }
 
-/* Ranks may share a core and end at about the same time: a rank that spins would keep the
- * core beyond another's end. */
-static void yield_until(struct weft_stage_call *call, int64_t end) {
+/* Ranks may share a core and end at about the same time: a rank that spins, and does not yield, would
+ * keep the core beyond another's end. */
+static void spin_until(struct weft_stage_call *call, int64_t end, bool yields) {
   int64_t last = 0;
   while (progress(call, &last) < end) {
-    (void)sched_yield();
+    if (yields) {
+      (void)sched_yield();
+    }
   }
 }
 
@@ -82,7 +78,7 @@ static void sleep_until(struct weft_stage_call *call, int64_t end) {
     nap(wake);
     (void)set_slack(slack);
   }
-  yield_until(call, end);
+  spin_until(call, end, true);
 }
 
 static enum weft_status take_virtual(struct weft_cost_stage *cost, struct weft_stage_call *call,
@@ -116,7 +112,7 @@ static enum weft_status take_time(struct weft_stage *stage, struct weft_stage_ca
   switch (cost->mode) {
     case WEFT_COST_VIRTUAL: return take_virtual(cost, call, time);
     case WEFT_COST_SLEEP: sleep_until(call, later(weft_clock_ns(), time)); break;
-    case WEFT_COST_SPIN: spin_until(call, later(weft_clock_ns(), time)); break;
+    case WEFT_COST_SPIN: spin_until(call, later(weft_clock_ns(), time), false); break;
     case WEFT_COST_DEVICE: return spin_on_device(call, time, error);
   }
   return WEFT_OK;

@@ -97,14 +97,11 @@ static enum weft_status copy_to_others(const struct weft_stage_call *call,
         !weft_shape_bytes(&made->items[0].shape, &bytes)) {
       continue;
     }
-    const struct weft_copy copy = {.to = tensors[k].items[0].data,
-                                   .to_device = tensors[k].items[0].device,
-                                   .from = made->items[0].data,
-                                   .from_device = made->items[0].device,
-                                   .row_bytes = bytes,
-                                   .rows = bytes > 0};
-    tensors[k].items[0].shape = made->items[0].shape;
-    WEFT_TRY(weft_copy(&copy, call->stream, error));
+    struct weft_tensor *to = &tensors[k].items[0];
+    const struct weft_tensor *from = &made->items[0];
+    to->shape = from->shape;
+    WEFT_TRY(weft_copy_bytes(to->data, to->device, from->data, from->device, bytes, call->stream,
+                             error));
   }
   return WEFT_OK;
 }
@@ -216,12 +213,8 @@ static enum weft_status draw_weights(const struct weft_linear_stage *stage, uint
   for (size_t k = 0; k < count; k++) {
     host[k] = (float)((2 * weft_random_share(&random) - 1) / (double)stage->in);
   }
-  const struct weft_copy copy = {.to = stage->weights,
-                                 .to_device = stage->device,
-                                 .from = host,
-                                 .row_bytes = count * sizeof *host,
-                                 .rows = 1};
-  const enum weft_status status = weft_copy(&copy, NULL, error);
+  const enum weft_status status =
+      weft_copy_bytes(stage->weights, stage->device, host, NULL, count * sizeof *host, NULL, error);
   weft_array_free(NULL, host, count, sizeof *host);
   return status;
 }
@@ -276,10 +269,6 @@ enum weft_status weft_linear_stage_read(const struct weft_linear_stage *stage, b
   // NOLINTEND(readability-non-const-parameter)
   WEFT_NEED(stage, error);
   WEFT_NEED(host, error);
-  const struct weft_copy copy = {.to = host,
-                                 .from = grads ? stage->grads : stage->weights,
-                                 .from_device = stage->device,
-                                 .row_bytes = stage->in * stage->out * sizeof *host,
-                                 .rows = 1};
-  return weft_copy(&copy, NULL, error);
+  return weft_copy_bytes(host, NULL, grads ? stage->grads : stage->weights, stage->device,
+                         stage->in * stage->out * sizeof *host, NULL, error);
 }

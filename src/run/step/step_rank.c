@@ -23,7 +23,6 @@
 
 #include <weft/support.h>
 
-#include "run/device/transfer_chain.h"
 #include "run/pipeline.h"
 #include "run/step/recording.h"
 
