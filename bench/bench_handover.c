@@ -38,13 +38,13 @@ static enum weft_status exchange(struct weft_transport *transport, struct ping_p
   enum weft_status status = WEFT_OK;
   for (uint32_t k = 0; k < self->rounds && status == WEFT_OK; k++) {
     const uint64_t begin = mine == 0 && k >= WARM_UP ? weft_bench_now_ns() : 0;
-    status = ops->receive(transport, other, received, error);
+    status = ops->post(transport, other, false, received, error);
     if (mine == 1 && status == WEFT_OK) {
       status = weft_cli_job_await(transport, received, error);
     }
     if (status == WEFT_OK) {
       memcpy(sent->data, &k, sizeof k);
-      status = ops->send(transport, mine, sent, error);
+      status = ops->post(transport, mine, true, sent, error);
     }
     if (mine == 0 && status == WEFT_OK) {
       status = weft_cli_job_await(transport, received, error);

@@ -145,12 +145,12 @@ static enum weft_status run_round(struct pingpong *at, struct weft_error *error)
   const struct weft_transport_ops *ops = transport->ops;
   const uint32_t rank = transport->rank;
   if (rank == 0) {
-    WEFT_TRY(ops->send(transport, at->channel, &at->sent, error));
+    WEFT_TRY(ops->post(transport, at->channel, true, &at->sent, error));
   }
-  WEFT_TRY(ops->receive(transport, at->channel + 1 - rank, &at->received, error));
+  WEFT_TRY(ops->post(transport, at->channel + 1 - rank, false, &at->received, error));
   WEFT_TRY(weft_cli_job_await(transport, &at->received, error));
   if (rank == 1) {
-    WEFT_TRY(ops->send(transport, at->channel + 1, &at->sent, error));
+    WEFT_TRY(ops->post(transport, at->channel + 1, true, &at->sent, error));
   }
   return weft_cli_job_await(transport, &at->sent, error);
 }

@@ -7,11 +7,11 @@
  * "any thread".
  *
  *     rank 0                                   rank 1
- *     send(channel 0, m) ──────────────────▶   receive(channel 0, n)
+ *     post(channel 0, sends, m) ───────────▶   post(channel 0, receives, n)
  *     test(m): WEFT_OK                         test(n): WEFT_OK, n holds it
  *
  * Sends and receives are matched by their order on the channel. A message belongs to the
- * transport from send() or receive() until test() returns WEFT_OK or cancel() returns. Within one
+ * transport from post() until test() returns WEFT_OK or cancel() returns. Within one
  * process the payload is handed over: the receiver gets the sender's buffer and the sender the
  * receiver's, so after test() `data` may be another buffer of the same capacity, and `device` and
  * `event` are that one's. So both must be from allocators that can free each other's blocks.
@@ -235,8 +235,7 @@ struct weft_transport_ops {
    * transfer is enqueued, and, for a receive, the header has arrived. */
   bool enqueues;
 
-  /* NULL is fine. An endpoint of a world belongs to the world, and this does nothing; it frees a
-   * transport that wraps another one. */
+  /* Frees a transport that wraps another one. NULL: it belongs to its world. */
   void (*destroy)(struct weft_transport *transport);
 
   /* Opens this rank's channels. Once, before anything else but now(), rank_status() and fail().
@@ -244,14 +243,11 @@ struct weft_transport_ops {
   enum weft_status (*open)(struct weft_transport *transport, const struct weft_channel_end *ends,
                            uint32_t count, struct weft_error *error);
 
-  /* Starts a send; it never blocks. WEFT_IN_PROGRESS: `depth` messages are in flight, and this
-   * one was not accepted; try again after wait(). WEFT_ERR_USAGE for a payload above bytes_max
-   * and for a channel on which this rank does not send. */
-  enum weft_status (*send)(struct weft_transport *transport, uint32_t channel,
+  /* Starts a send, or posts a receive; it never blocks. WEFT_IN_PROGRESS: `depth` messages are in
+   * flight, and this one was not accepted; try again after wait(). WEFT_ERR_USAGE for a payload
+   * above bytes_max and for a channel on which this rank does the other. */
+  enum weft_status (*post)(struct weft_transport *transport, uint32_t channel, bool sends,
                            struct weft_message *message, struct weft_error *error);
-  /* Posts a receive, likewise. */
-  enum weft_status (*receive)(struct weft_transport *transport, uint32_t channel,
-                              struct weft_message *message, struct weft_error *error);
 
   /* WEFT_OK: done, and the message belongs to the caller again. A send is done when the peer has
    * received it or, where the network copies and the channel is not rendezvous, when `data` may be

@@ -155,8 +155,6 @@ enum weft_status weft_world_channel(struct weft_world *world, const struct weft_
 
 /* ---- As the ops ---- */
 
-void weft_world_destroy_endpoint(struct weft_transport *transport) { (void)transport; }
-
 /* Nobody contributes to a round before all have contributed to the one before. */
 enum weft_status weft_world_exchange(struct weft_transport *transport, const void *mine, void *all,
                                      size_t size, struct weft_error *error) {

@@ -78,8 +78,6 @@ enum weft_status weft_world_channel(struct weft_world *world, const struct weft_
 
 /* ---- As the ops ---- */
 
-/* Endpoints are the world's. */
-void weft_world_destroy_endpoint(struct weft_transport *transport);
 enum weft_status weft_world_exchange(struct weft_transport *transport, const void *mine, void *all,
                                      size_t size, struct weft_error *error);
 const void *weft_world_exchanged(struct weft_transport *transport, uint32_t rank);

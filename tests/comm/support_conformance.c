@@ -303,8 +303,8 @@ static enum weft_status one_after_the_other(struct conformance_rank *rank,
   while (self->done < 2) {
     for (; self->started < 2 && (!sends || self->started == self->done); self->started++) {
       struct weft_message *message = &self->messages[self->started];
-      CONFORMANCE_CHECK(error, (sends ? transport->ops->send : transport->ops->receive)(
-                                   transport, self->started, message, error) == WEFT_OK);
+      CONFORMANCE_CHECK(
+          error, transport->ops->post(transport, self->started, sends, message, error) == WEFT_OK);
     }
     const enum weft_status status = transport->ops->test(
         transport, &self->messages[sends ? self->done : 1 - self->done], error);
@@ -373,8 +373,8 @@ static enum weft_status send_to_late(struct conformance_rank *rank, struct weft_
       if (transport->rank == 1 && self->done == 0) {
         self->posted_at = now;
       }
-      WEFT_TRY((transport->rank == self->done ? transport->ops->send : transport->ops->receive)(
-          transport, self->done, message, error));
+      WEFT_TRY(transport->ops->post(transport, self->done, transport->rank == self->done, message,
+                                    error));
       self->started++;
     }
     const enum weft_status status = transport->ops->test(transport, message, error);
@@ -434,15 +434,15 @@ static void sends_are_refused(void **state) {
   if (a != NULL) {
     assert_int_equal(open_one(a, 6, true, 32), WEFT_OK);
     message.header.bytes = 33; /* too long */
-    assert_refused(a->ops->send(a, 6, &message, &error), &error);
+    assert_refused(a->ops->post(a, 6, true, &message, &error), &error);
     message.header.bytes = 32;
-    assert_refused(a->ops->send(a, 7, &message, &error), &error);    /* not opened */
-    assert_refused(a->ops->receive(a, 6, &message, &error), &error); /* wrong way */
+    assert_refused(a->ops->post(a, 7, true, &message, &error), &error);  /* not opened */
+    assert_refused(a->ops->post(a, 6, false, &message, &error), &error); /* wrong way */
   }
   if (b != NULL) {
     assert_int_equal(open_one(b, 6, false, 32), WEFT_OK);
-    assert_refused(b->ops->receive(b, 4, &message, &error), &error);
-    assert_refused(b->ops->send(b, 6, &message, &error), &error);
+    assert_refused(b->ops->post(b, 4, false, &message, &error), &error);
+    assert_refused(b->ops->post(b, 6, true, &message, &error), &error);
   }
   assert_ptr_equal(message.data, data);
   tear_down(&fixture);
@@ -478,8 +478,8 @@ static void cancel_all(struct weft_transport *a) {
   for (int k = 0; k < 4; k++) {
     messages[k].data = data[k];
     messages[k].capacity = sizeof data[k];
-    assert_int_equal(k < 2 ? a->ops->send(a, 0, &messages[k], &error)
-                           : a->ops->receive(a, 3, &messages[k], &error),
+    assert_int_equal(k < 2 ? a->ops->post(a, 0, true, &messages[k], &error)
+                           : a->ops->post(a, 3, false, &messages[k], &error),
                      WEFT_OK);
     if (k >= 2) {
       assert_int_equal(a->ops->test(a, &messages[k], &error), WEFT_IN_PROGRESS);

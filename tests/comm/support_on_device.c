@@ -92,8 +92,9 @@ static struct copy *take_copy(struct on_device *self) {
   return copy;
 }
 
-static enum weft_status start(struct on_device *self, uint32_t channel, bool sends,
-                              struct weft_message *message, struct weft_error *error) {
+static enum weft_status post_one(struct weft_transport *transport, uint32_t channel, bool sends,
+                                 struct weft_message *message, struct weft_error *error) {
+  struct on_device *self = self_of(transport);
   const struct weft_channel_end *end = find(self, channel);
   struct copy *copy = take_copy(self);
   if (copy == NULL) {
@@ -112,22 +113,12 @@ static enum weft_status start(struct on_device *self, uint32_t channel, bool sen
   if (sends && message->header.bytes <= bytes) {
     memcpy(copy->message.data, message->data, (size_t)message->header.bytes);
   }
-  const enum weft_status status = (sends ? self->inner->ops->send : self->inner->ops->receive)(
-      self->inner, channel, &copy->message, error);
+  const enum weft_status status =
+      self->inner->ops->post(self->inner, channel, sends, &copy->message, error);
   if (status != WEFT_OK) {
     give_back(self, &self->copies);
   }
   return status;
-}
-
-static enum weft_status send_one(struct weft_transport *transport, uint32_t channel,
-                                 struct weft_message *message, struct weft_error *error) {
-  return start(self_of(transport), channel, true, message, error);
-}
-
-static enum weft_status receive_one(struct weft_transport *transport, uint32_t channel,
-                                    struct weft_message *message, struct weft_error *error) {
-  return start(self_of(transport), channel, false, message, error);
 }
 
 static struct copy **find_copy(struct on_device *self, const struct weft_message *message) {
@@ -219,8 +210,7 @@ struct weft_transport *on_device_create(struct weft_transport *inner, struct wef
                                           .async_progress = inner->ops->async_progress,
                                           .destroy = destroy,
                                           .open = open_channels,
-                                          .send = send_one,
-                                          .receive = receive_one,
+                                          .post = post_one,
                                           .test = test_one,
                                           .cancel = cancel_one,
                                           .progress = progress,

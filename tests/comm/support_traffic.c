@@ -150,8 +150,7 @@ static enum weft_status start_next(struct traffic_rank *self, struct traffic_end
   }
   const void *data = slot->message.data;
   const enum weft_status status =
-      end->sends ? transport->ops->send(transport, end->number, &slot->message, error)
-                 : transport->ops->receive(transport, end->number, &slot->message, error);
+      transport->ops->post(transport, end->number, end->sends, &slot->message, error);
   WEFT_TRY(status);
   if (status == WEFT_IN_PROGRESS) {
     CONFORMANCE_CHECK(error, slot->message.data == data);

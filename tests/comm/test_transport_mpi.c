@@ -218,7 +218,7 @@ static void assert_says(const struct weft_error *error, const char *const *words
 static void expect_trouble(struct weft_transport *transport, struct weft_message *message,
                            const char *const *words) {
   struct weft_failure failure = {.rank = 0};
-  assert_int_equal(transport->ops->receive(transport, 5, message, &failure.error), WEFT_OK);
+  assert_int_equal(transport->ops->post(transport, 5, false, message, &failure.error), WEFT_OK);
   assert_int_equal(finish(transport, message, &failure.error), WEFT_ERR_PROTOCOL);
   assert_says(&failure.error, words);
   transport->ops->cancel(transport, message);
@@ -252,7 +252,7 @@ static void play_disagreement(uint64_t there, uint64_t here) {
     struct weft_transport *transport = weft_comm_local(part.world);
     open_end(transport, transport->rank == 0, transport->rank == 0 ? there : here);
     if (transport->rank == 0) {
-      assert_int_equal(transport->ops->send(transport, 5, &message, &error), WEFT_OK);
+      assert_int_equal(transport->ops->post(transport, 5, true, &message, &error), WEFT_OK);
       expect_failure(transport, words);
       transport->ops->cancel(transport, &message);
     } else {
@@ -289,7 +289,7 @@ static void send_short(struct weft_transport *transport, struct weft_message *me
   const struct weft_mpi_world *world = weft_mpi_world_of(transport);
   const struct wire wire = {.bytes_max = LARGE, .header = message->header};
   struct weft_error error;
-  assert_int_equal(transport->ops->send(transport, 5, message, &error), WEFT_OK);
+  assert_int_equal(transport->ops->post(transport, 5, true, message, &error), WEFT_OK);
   assert_int_equal(finish(transport, message, &error), WEFT_OK);
   MPI_Send(&wire, whole_header ? (int)sizeof wire : 3, MPI_BYTE, 1, weft_mpi_header_tag(5),
            world->messages);
@@ -309,7 +309,7 @@ static void play_short(const char *found, bool whole_header) {
       send_short(transport, &message, whole_header);
       expect_failure(transport, words);
     } else {
-      assert_int_equal(transport->ops->receive(transport, 5, &message, &error), WEFT_OK);
+      assert_int_equal(transport->ops->post(transport, 5, false, &message, &error), WEFT_OK);
       assert_int_equal(finish(transport, &message, &error), WEFT_OK);
       expect_trouble(transport, &message, words);
     }
@@ -350,9 +350,7 @@ static void small_and_large_payloads(void **state) {
         }
       }
       open_end(transport, sends, sizes[k]);
-      assert_int_equal(sends ? transport->ops->send(transport, 5, &message, &error)
-                             : transport->ops->receive(transport, 5, &message, &error),
-                       WEFT_OK);
+      assert_int_equal(transport->ops->post(transport, 5, sends, &message, &error), WEFT_OK);
       assert_int_equal(finish(transport, &message, &error), WEFT_OK);
       assert_int_equal(message.header.bytes, sizes[k]);
       assert_int_equal(message.header.microbatch, 9);
@@ -379,8 +377,7 @@ static void progress_from_compute_is_enough(void **state) {
     struct weft_error error;
     enum weft_status status = WEFT_IN_PROGRESS;
     open_end(transport, transport->rank == 0, LARGE);
-    assert_int_equal(transport->rank == 0 ? transport->ops->send(transport, 5, &message, &error)
-                                          : transport->ops->receive(transport, 5, &message, &error),
+    assert_int_equal(transport->ops->post(transport, 5, transport->rank == 0, &message, &error),
                      WEFT_OK);
     for (int tests = 0; tests < 20 && status == WEFT_IN_PROGRESS; tests++) {
       for (int k = 0; k < 200 << tests; k++) {
@@ -413,8 +410,7 @@ static void device_memory_is_refused(void **state) {
     struct weft_error error;
     assert_false(transport->ops->device_memory);
     open_end(transport, transport->rank == 0, 64);
-    assert_int_equal(transport->rank == 0 ? transport->ops->send(transport, 5, &message, &error)
-                                          : transport->ops->receive(transport, 5, &message, &error),
+    assert_int_equal(transport->ops->post(transport, 5, transport->rank == 0, &message, &error),
                      WEFT_ERR_UNAVAILABLE);
     assert_says(&error, words);
     assert_int_equal(transport->ops->group(transport, 1, ranks, 2, NULL, &group, &error), WEFT_OK);

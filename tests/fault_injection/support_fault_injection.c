@@ -150,8 +150,10 @@ static enum weft_status take_delivered(struct injector *injector, struct weft_de
   return WEFT_OK;
 }
 
-static enum weft_status begin(struct injector *injector, bool sends, uint32_t channel,
-                              struct weft_message *message, struct weft_error *error) {
+static enum weft_status injector_post(struct weft_transport *transport, uint32_t channel,
+                                      bool sends, struct weft_message *message,
+                                      struct weft_error *error) {
+  struct injector *injector = injector_of(transport);
   WEFT_TRY(count_operation(injector, error));
   struct weft_delay_end *end = weft_delay_find_end(&injector->held, channel, sends);
   if (end != NULL && end->count == end->depth) {
@@ -162,8 +164,7 @@ static enum weft_status begin(struct injector *injector, bool sends, uint32_t ch
     }
   }
   const enum weft_status status =
-      sends ? injector->inner->ops->send(injector->inner, channel, message, error)
-            : injector->inner->ops->receive(injector->inner, channel, message, error);
+      injector->inner->ops->post(injector->inner, channel, sends, message, error);
   if (status != WEFT_OK || end == NULL) {
     return status;
   }
@@ -172,16 +173,6 @@ static enum weft_status begin(struct injector *injector, bool sends, uint32_t ch
   injector->receives += !sends;
   held->damage = !sends && injector->receives == injector->options.damage_receive;
   return WEFT_OK;
-}
-
-static enum weft_status injector_send(struct weft_transport *transport, uint32_t channel,
-                                      struct weft_message *message, struct weft_error *error) {
-  return begin(injector_of(transport), true, channel, message, error);
-}
-
-static enum weft_status injector_receive(struct weft_transport *transport, uint32_t channel,
-                                         struct weft_message *message, struct weft_error *error) {
-  return begin(injector_of(transport), false, channel, message, error);
 }
 
 static enum weft_status injector_test(struct weft_transport *transport,
@@ -305,8 +296,7 @@ static void injector_destroy(struct weft_transport *transport) {
 static const struct weft_transport_ops injector_ops = {
     .destroy = injector_destroy,
     .open = injector_open,
-    .send = injector_send,
-    .receive = injector_receive,
+    .post = injector_post,
     .test = injector_test,
     .cancel = injector_cancel,
     .progress = injector_progress,

@@ -53,9 +53,10 @@ static enum weft_status fake_open(struct weft_transport *transport,
   return fake_of(transport)->open_status;
 }
 
-static enum weft_status fake_post(struct weft_transport *transport, uint32_t channel,
+static enum weft_status fake_post(struct weft_transport *transport, uint32_t channel, bool sends,
                                   struct weft_message *message, struct weft_error *error) {
   struct fake *fake = fake_of(transport);
+  (void)sends;
   (void)error;
   if (channel >= CHANNELS) {
     return WEFT_ERR_USAGE;
@@ -139,8 +140,7 @@ static struct weft_rank_status *fake_board(struct weft_transport *transport, uin
 static const struct weft_transport_ops fake_ops = {
     .name = "fake",
     .open = fake_open,
-    .send = fake_post,
-    .receive = fake_post,
+    .post = fake_post,
     .test = fake_test,
     .cancel = fake_cancel,
     .progress = fake_progress,
@@ -199,8 +199,8 @@ static void free_world(struct world *world) {
 static enum weft_status receive(struct world *world, uint32_t channel, uint32_t k,
                                 int64_t done_at) {
   world->fake.done_at = done_at;
-  return world->injector->ops->receive(world->injector, channel, &world->messages[channel][k],
-                                       NULL);
+  return world->injector->ops->post(world->injector, channel, false, &world->messages[channel][k],
+                                    NULL);
 }
 
 static enum weft_status test(struct world *world, uint32_t channel, uint32_t k) {
@@ -240,7 +240,7 @@ static void test_without_faults(void **state) {
   assert_int_equal(world->fake.calls, calls + 1);
 
   assert_int_equal(receive(world, 0, 0, 9), WEFT_OK);
-  assert_int_equal(injector->ops->send(injector, 3, &world->messages[3][0], NULL), WEFT_OK);
+  assert_int_equal(injector->ops->post(injector, 3, true, &world->messages[3][0], NULL), WEFT_OK);
   progress(world);
   assert_int_equal(test(world, 0, 0), WEFT_IN_PROGRESS);
   assert_int_equal(wait_until(world, 77), 77);
@@ -249,7 +249,7 @@ static void test_without_faults(void **state) {
   assert_int_equal(test(world, 0, 0), WEFT_OK);
   assert_int_equal(world->messages[0][0].end, 9); /* whenever it was asked for */
   assert_int_equal(test(world, 3, 0), WEFT_OK);
-  assert_int_equal(injector->ops->send(injector, 9, &world->messages[0][0], NULL),
+  assert_int_equal(injector->ops->post(injector, 9, true, &world->messages[0][0], NULL),
                    WEFT_ERR_USAGE); /* the one inside says so */
   injector->ops->destroy(NULL);
   free_world(world);
@@ -388,7 +388,7 @@ static void test_everything_is_slower(void **state) {
   struct world *world = make_world((struct weft_fault_options){.slow_by = 50});
   struct weft_transport *injector = world->injector;
   world->fake.done_at = 10;
-  assert_int_equal(injector->ops->send(injector, 3, &world->messages[3][0], NULL), WEFT_OK);
+  assert_int_equal(injector->ops->post(injector, 3, true, &world->messages[3][0], NULL), WEFT_OK);
   assert_int_equal(receive(world, 0, 0, 20), WEFT_OK);
   world->fake.now = 20;
   progress(world);
@@ -423,12 +423,12 @@ static void test_depth(void **state) {
     assert_int_equal(receive(world, 0, k, k < 2 ? 10 : 20), WEFT_OK);
   }
   const uint32_t calls = world->fake.calls;
-  assert_int_equal(world->injector->ops->receive(world->injector, 0, &extra[0], NULL),
+  assert_int_equal(world->injector->ops->post(world->injector, 0, false, &extra[0], NULL),
                    WEFT_IN_PROGRESS);
   assert_int_equal(world->fake.calls, calls);
   world->fake.now = 10;
   for (int k = 0; k < 3; k++) {
-    assert_int_equal(world->injector->ops->receive(world->injector, 0, &extra[k], NULL),
+    assert_int_equal(world->injector->ops->post(world->injector, 0, false, &extra[k], NULL),
                      k < 2 ? WEFT_OK : WEFT_IN_PROGRESS);
   }
   assert_int_equal(test(world, 0, 0), WEFT_IN_PROGRESS);
@@ -594,16 +594,18 @@ static void test_the_dead_are_silent(void **state) {
   struct weft_error error = {0};
   char all[8];
   assert_int_equal(receive(world, 0, 0, 100), WEFT_OK);
-  assert_int_equal(injector->ops->send(injector, 3, &world->messages[3][0], NULL), WEFT_OK);
+  assert_int_equal(injector->ops->post(injector, 3, true, &world->messages[3][0], NULL), WEFT_OK);
   progress(world);
   world->fake.statuses[2].cell = 17;
   const uint32_t calls = world->fake.calls;
-  check_death(injector->ops->send(injector, 3, &world->messages[3][1], &error), &error, message);
+  check_death(injector->ops->post(injector, 3, true, &world->messages[3][1], &error), &error,
+              message);
   check_death(injector->ops->progress(injector, &error), &error, message);
   check_death(injector->ops->wait(injector, 5, &error), &error, message);
   check_death(injector->ops->exchange(injector, "x", all, 1, &error), &error, message);
   check_death(injector->ops->test(injector, &world->messages[0][0], &error), &error, message);
-  check_death(injector->ops->receive(injector, 0, &world->messages[0][1], &error), &error, message);
+  check_death(injector->ops->post(injector, 0, false, &world->messages[0][1], &error), &error,
+              message);
   (injector->ops->fail)(injector, &failure);  /* cmocka has a macro of that name */
   assert_int_equal(world->fake.calls, calls); /* nothing was forwarded */
   assert_ptr_equal(injector->ops->rank_status(injector, 2), &world->fake.statuses[2]);
@@ -629,7 +631,8 @@ static void test_ordinals(void **state) {
     enum weft_status status = WEFT_OK;
     uint64_t calls = 0;
     for (; status == WEFT_OK; calls++) {
-      status = world->injector->ops->receive(world->injector, 0, &world->messages[0][0], &error);
+      status =
+          world->injector->ops->post(world->injector, 0, false, &world->messages[0][0], &error);
       if (status == WEFT_OK) {
         assert_int_equal(test(world, 0, 0), WEFT_OK);
       }

@@ -50,7 +50,10 @@ void pipelines_close(struct pipelines *pipelines) {
     weft_pipeline_destroy(pipelines->items[r]);
   }
   for (uint32_t r = 0; r < pipelines->rank_count; r++) {
-    pipelines->transports[r]->ops->destroy(pipelines->transports[r]);
+    struct weft_transport *transport = pipelines->transports[r];
+    if (transport->ops->destroy != NULL) {
+      transport->ops->destroy(transport);
+    }
   }
   weft_comm_close(pipelines->world);
   free(pipelines->items);

@@ -191,7 +191,7 @@ enum weft_status thread_job_run(struct thread_job *job, struct weft_error *error
     job->on_end(job->on_context);
   }
   for (uint32_t r = 0; r < p; r++) {
-    if (endpoints[r] != NULL) {
+    if (endpoints[r] != NULL && endpoints[r]->ops->destroy != NULL) {
       endpoints[r]->ops->destroy(endpoints[r]);
     }
   }

@@ -386,7 +386,7 @@ static void close_all(struct trial *trial) {
   }
   for (uint32_t r = 0; r < trial->rank_count; r++) {
     struct weft_transport *transport = trial->ranks[r].transport;
-    if (transport != NULL) {
+    if (transport != NULL && transport->ops->destroy != NULL) {
       transport->ops->destroy(transport);
     }
   }

@@ -51,11 +51,11 @@ static enum weft_status time_rounds(struct weft_transport *transport, uint32_t o
     const int64_t begin = weft_clock_ns();
     sent.header.sequence = k;
     weft_message_seal(&sent);
-    WEFT_TRY(ops->receive(transport, first ? back : out, &received, error));
+    WEFT_TRY(ops->post(transport, first ? back : out, false, &received, error));
     if (!first) {
       WEFT_TRY(weft_cli_job_await(transport, &received, error));
     }
-    WEFT_TRY(ops->send(transport, first ? out : back, &sent, error));
+    WEFT_TRY(ops->post(transport, first ? out : back, true, &sent, error));
     WEFT_TRY(weft_cli_job_await(transport, &sent, error));
     if (first) {
       WEFT_TRY(weft_cli_job_await(transport, &received, error));

@@ -119,7 +119,7 @@ static enum weft_status loopback_open(struct weft_transport *transport,
                                       const struct weft_channel_end *ends, uint32_t count,
                                       struct weft_error *error) {
   struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
-  WEFT_TRY(weft_ends_open(&endpoint->ends, endpoint->world->allocator, transport, ends, count,
+  WEFT_TRY(weft_ends_open(&endpoint->ends, endpoint->base.world->allocator, transport, ends, count,
                           sizeof(struct loopback_end), error));
   for (uint32_t k = 0; k < count; k++) {
     WEFT_TRY(attach_end(endpoint, &ends[k], error));
@@ -143,18 +143,11 @@ static int64_t occupied_ticks(const struct weft_comm_options *options, uint32_t 
                                           : options->occupied_ticks;
 }
 
-static enum weft_status loopback_send(struct weft_transport *transport, uint32_t number,
-                                      struct weft_message *message, struct weft_error *error) {
-  const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
-  struct weft_loopback *world = endpoint->world;
-  struct weft_end *end = NULL;
-  WEFT_TRY(weft_ends_choose(&endpoint->ends, transport, number, true, message, &end, error));
-  if (weft_end_is_full(end)) {
-    return WEFT_IN_PROGRESS;
-  }
+static void send_message(struct weft_loopback *world, struct weft_end *end,
+                         struct weft_message *message) {
   struct loopback_channel *channel = ((struct loopback_end *)end)->channel;
   const int64_t begin = world->now > channel->free_at ? world->now : channel->free_at;
-  channel->free_at = begin + occupied_ticks(&world->options, number);
+  channel->free_at = begin + occupied_ticks(&world->options, end->channel);
   int64_t arrival = channel->free_at + world->options.latency_ticks + random_delay(world, channel);
   arrival = arrival > channel->last_arrival ? arrival : channel->last_arrival;
   channel->last_arrival = arrival;
@@ -163,7 +156,6 @@ static enum weft_status loopback_send(struct weft_transport *transport, uint32_t
   if (channel->receives != NULL) {
     wake_by(world, channel->base.receiver, arrival);
   }
-  return WEFT_OK;
 }
 
 /* The receiver takes the sender's buffer and leaves its own. */
@@ -201,17 +193,21 @@ static void match_channel(struct weft_loopback *world, const struct loopback_cha
   }
 }
 
-static enum weft_status loopback_receive(struct weft_transport *transport, uint32_t number,
-                                         struct weft_message *message, struct weft_error *error) {
+static enum weft_status loopback_post(struct weft_transport *transport, uint32_t number, bool sends,
+                                      struct weft_message *message, struct weft_error *error) {
   const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
   struct weft_end *end = NULL;
-  WEFT_TRY(weft_ends_choose(&endpoint->ends, transport, number, false, message, &end, error));
+  WEFT_TRY(weft_ends_choose(&endpoint->ends, transport, number, sends, message, &end, error));
   if (weft_end_is_full(end)) {
     return WEFT_IN_PROGRESS;
   }
-  (void)weft_end_accept(end, message);
-  /* it may be there already */
-  match_channel(endpoint->world, ((const struct loopback_end *)end)->channel);
+  if (sends) {
+    send_message(endpoint->world, end, message);
+  } else {
+    (void)weft_end_accept(end, message);
+    /* it may be there already */
+    match_channel(endpoint->world, ((const struct loopback_end *)end)->channel);
+  }
   return WEFT_OK;
 }
 
@@ -283,10 +279,8 @@ static const struct weft_transport_ops loopback_ops = {
     .virtual_time = true,
     .async_progress = true,
     .device_memory = true,
-    .destroy = weft_world_destroy_endpoint,
     .open = loopback_open,
-    .send = loopback_send,
-    .receive = loopback_receive,
+    .post = loopback_post,
     .test = loopback_test,
     .cancel = loopback_cancel,
     .progress = loopback_progress,
@@ -337,7 +331,7 @@ static void close_comm(struct weft_comm *comm) {
     weft_ends_close(&world->endpoints[r].ends);
   }
   weft_world_finish(&world->shared);
-  weft_array_free(world->allocator, world, 1, sizeof *world);
+  weft_array_free(world->shared.allocator, world, 1, sizeof *world);
 }
 
 static enum weft_status open_comm(const struct weft_comm_kind *kind,
@@ -349,7 +343,6 @@ static enum weft_status open_comm(const struct weft_comm_kind *kind,
     return weft_fail_memory(error, sizeof *world);
   }
   world->comm.kind = kind;
-  world->allocator = allocator;
   world->options = *options;
   world->random.state = options->seed;
   enum weft_status status = weft_world_init(&world->shared, allocator, options->rank_count,

@@ -19,7 +19,6 @@ struct weft_loopback_run;
 struct weft_loopback {
   struct weft_comm comm; /* first */
   struct weft_world shared;
-  const struct weft_allocator *allocator;
   struct weft_comm_options options;
   struct weft_random random;
   int64_t now;                              /* atomic: any thread may read it */

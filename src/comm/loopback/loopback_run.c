@@ -146,7 +146,7 @@ static void finish_run(struct weft_loopback *world) {
   for (uint32_t r = 0; r < count; r++) {
     (void)sem_destroy(&run->turns[r].given);
   }
-  weft_array_free(world->allocator, run, sizeof *run + count * sizeof run->turns[0], 1);
+  weft_array_free(world->shared.allocator, run, sizeof *run + count * sizeof run->turns[0], 1);
   world->run = NULL;
 }
 
@@ -164,7 +164,7 @@ enum weft_status weft_loopback_run(struct weft_comm *comm, struct weft_transport
                                             .takes_turns = true,
                                             .stage_limit_ns = world->options.stage_limit_ns};
   const size_t size = sizeof *world->run + count * sizeof world->run->turns[0];
-  struct weft_loopback_run *run = weft_array_allocate_zero(world->allocator, size, 1);
+  struct weft_loopback_run *run = weft_array_allocate_zero(world->shared.allocator, size, 1);
   if (run == NULL) {
     return weft_fail_memory(error, size);
   }

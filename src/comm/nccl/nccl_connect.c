@@ -179,8 +179,7 @@ static enum weft_status share_id(struct weft_nccl_world *world,
   if (end->sends) {
     WEFT_TRY(make_id(world, id, error));
   }
-  WEFT_TRY((end->sends ? inner->ops->send : inner->ops->receive)(inner, communicator->channel,
-                                                                 &message, error));
+  WEFT_TRY(inner->ops->post(inner, communicator->channel, end->sends, &message, error));
   enum weft_status status;
   while ((status = inner->ops->test(inner, &message, error)) == WEFT_IN_PROGRESS) {
     status = weft_nccl_wait(world, "communicators are made", end->peer, until, error);

@@ -1,4 +1,4 @@
-/* Messages whose payload is on a GPU. send() and receive() enqueue the transfer at once, in the
+/* Messages whose payload is on a GPU. post() enqueues the transfer at once, in the
  * order of the calls: the same order on both ranks, for each communicator, is what the caller
  * guarantees by communicators (weft/transport.h). A payload always has the channel's largest size, so a
  * receive needs no header to be enqueued. */
@@ -97,15 +97,14 @@ static enum weft_status start_header(struct weft_nccl_world *world, const struct
   slot->header.data = &slot->own;
   slot->header.capacity = sizeof slot->room;
   slot->header.device = NULL;
-  if (!end->base.sends) {
-    return inner->ops->receive(inner, end->base.channel, &slot->header, error);
+  if (end->base.sends) {
+    slot->header.header = message->header;
+    slot->header.header.bytes = sizeof slot->own;
+    memcpy(slot->header.shapes, message->shapes, weft_shapes_size(&message->header));
+    slot->own = (struct weft_nccl_header){
+        .bytes = message->header.bytes, .bytes_max = end->base.bytes_max, .number = slot->number};
   }
-  slot->header.header = message->header;
-  slot->header.header.bytes = sizeof slot->own;
-  memcpy(slot->header.shapes, message->shapes, weft_shapes_size(&message->header));
-  slot->own = (struct weft_nccl_header){
-      .bytes = message->header.bytes, .bytes_max = end->base.bytes_max, .number = slot->number};
-  return inner->ops->send(inner, end->base.channel, &slot->header, error);
+  return inner->ops->post(inner, end->base.channel, end->base.sends, &slot->header, error);
 }
 
 void weft_nccl_drain_stream(struct weft_nccl_world *world, struct weft_device_event *mark,
@@ -139,14 +138,13 @@ static enum weft_status start_transfer(struct weft_nccl_world *world, struct wef
 }
 
 /* Those of a channel whose payloads are in memory of the host are MPI's. */
-static enum weft_status start_message(struct weft_transport *transport, uint32_t channel,
-                                      bool sends, struct weft_message *message,
-                                      struct weft_error *error) {
+enum weft_status weft_nccl_post(struct weft_transport *transport, uint32_t channel, bool sends,
+                                struct weft_message *message, struct weft_error *error) {
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
   struct weft_transport *inner = world->inner;
   struct weft_nccl_end *end = (struct weft_nccl_end *)weft_ends_find(&world->ends, channel);
   if (end == NULL || end->device == NULL) {
-    return (sends ? inner->ops->send : inner->ops->receive)(inner, channel, message, error);
+    return inner->ops->post(inner, channel, sends, message, error);
   }
   struct weft_end *same;
   WEFT_TRY(weft_ends_choose(&world->ends, transport, channel, sends, message, &same, error));
@@ -183,16 +181,6 @@ static enum weft_status start_message(struct weft_transport *transport, uint32_t
   communicator->messages++;
   (void)weft_end_accept(&end->base, message);
   return WEFT_OK;
-}
-
-enum weft_status weft_nccl_send(struct weft_transport *transport, uint32_t channel,
-                                struct weft_message *message, struct weft_error *error) {
-  return start_message(transport, channel, true, message, error);
-}
-
-enum weft_status weft_nccl_receive(struct weft_transport *transport, uint32_t channel,
-                                   struct weft_message *message, struct weft_error *error) {
-  return start_message(transport, channel, false, message, error);
 }
 
 /* ---- Ending ---- */

@@ -48,8 +48,7 @@ static void set_ops(struct weft_transport_ops *ops, const struct weft_transport_
   ops->name = "nccl";
   ops->device_memory = ops->enqueues = true;
   ops->open = weft_nccl_open;
-  ops->send = weft_nccl_send;
-  ops->receive = weft_nccl_receive;
+  ops->post = weft_nccl_post;
   ops->test = weft_nccl_test;
   ops->cancel = weft_nccl_cancel;
   ops->progress = endpoint_progress;

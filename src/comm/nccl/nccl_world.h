@@ -5,8 +5,8 @@
  * header goes by MPI, its payload by NCCL, on a communicator of two ranks. Header and payload are
  * in the same order on a channel, so the k-th header belongs to the k-th payload.
  *
- *     rank 0, the host    send(): header by MPI ──────────────────▶ test(): header is here
- *     rank 0, a stream    ncclSend ═══════════════════════════════▶ ncclRecv, from receive()
+ *     rank 0, the host    post(): header by MPI ──────────────────▶ test(): header is here
+ *     rank 0, a stream    ncclSend ═══════════════════════════════▶ ncclRecv, from post()
  *
  * ncclSend waits on the GPU for ncclRecv, and the other way round. So the host never waits.
  *
@@ -191,10 +191,8 @@ enum weft_status weft_nccl_await(struct weft_nccl_world *world, ncclComm_t comm,
                                  struct weft_error *error);
 
 /* nccl_transfer.c */
-enum weft_status weft_nccl_send(struct weft_transport *transport, uint32_t channel,
+enum weft_status weft_nccl_post(struct weft_transport *transport, uint32_t channel, bool sends,
                                 struct weft_message *message, struct weft_error *error);
-enum weft_status weft_nccl_receive(struct weft_transport *transport, uint32_t channel,
-                                   struct weft_message *message, struct weft_error *error);
 enum weft_status weft_nccl_test(struct weft_transport *transport, struct weft_message *message,
                                 struct weft_error *error);
 void weft_nccl_cancel(struct weft_transport *transport, struct weft_message *message);

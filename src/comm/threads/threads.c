@@ -136,10 +136,8 @@ static const struct weft_transport_ops endpoint_ops = {
     .name = "threads",
     .async_progress = true,
     .device_memory = true,
-    .destroy = weft_world_destroy_endpoint,
     .open = weft_endpoint_open,
-    .send = weft_endpoint_send,
-    .receive = weft_endpoint_receive,
+    .post = weft_endpoint_post,
     .test = weft_endpoint_test,
     .cancel = weft_endpoint_cancel,
     .progress = endpoint_progress,
@@ -195,7 +193,7 @@ void weft_threads_close(struct weft_comm *comm) {
     weft_step_barrier_finish(&threads->barrier);
   }
   weft_world_finish(&threads->world);
-  weft_array_free(threads->allocator, threads, 1, sizeof *threads);
+  weft_array_free(threads->world.allocator, threads, 1, sizeof *threads);
 }
 
 enum weft_status weft_threads_open(const struct weft_comm_kind *kind,
@@ -214,7 +212,6 @@ enum weft_status weft_threads_open(const struct weft_comm_kind *kind,
     threads->ops.step_barrier = endpoint_step_barrier;
     threads->ops.set_undriven = endpoint_set_undriven;
   }
-  threads->allocator = allocator;
   threads->spins = (long)options->rank_count <= sysconf(_SC_NPROCESSORS_ONLN);
   enum weft_status status = weft_world_init(&threads->world, allocator, options->rank_count,
                                             &threads->comm, wake_rank, error);

@@ -2,7 +2,7 @@
  * channels between them.
  *
  *     sender's thread                ring of entries              receiver's thread
- *     send():    FREE → POSTED  ─────────────────────────────▶   match(): POSTED → TAKING
+ *     post():    FREE → POSTED  ─────────────────────────────▶   match(): POSTED → TAKING
  *     reap():    DONE → FREE    ◀─────────────────────────────            TAKING → DONE
  *     cancel():  POSTED → REVOKED
  *
@@ -89,9 +89,8 @@ struct weft_endpoint {
 struct weft_threads {
   struct weft_comm comm; /* first */
   struct weft_world world;
-  struct weft_transport_ops ops; /* of the endpoints; a kind made of this world may change some,
+  struct weft_transport_ops ops;   /* of the endpoints; a kind made of this world may change some,
                                     before its ranks begin */
-  const struct weft_allocator *allocator;
   struct weft_endpoint *endpoints; /* [rank_count] */
   uint32_t endpoint_count;         /* whose lock and condition exist */
   bool spins;                      /* every rank can have a core: waiting may spin */
@@ -108,10 +107,8 @@ enum weft_status weft_endpoint_wait(struct weft_transport *transport, int64_t un
 enum weft_status weft_endpoint_open(struct weft_transport *transport,
                                     const struct weft_channel_end *ends, uint32_t count,
                                     struct weft_error *error);
-enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t channel,
+enum weft_status weft_endpoint_post(struct weft_transport *transport, uint32_t channel, bool sends,
                                     struct weft_message *message, struct weft_error *error);
-enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_t channel,
-                                       struct weft_message *message, struct weft_error *error);
 enum weft_status weft_endpoint_test(struct weft_transport *transport, struct weft_message *message,
                                     struct weft_error *error);
 void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message *message);

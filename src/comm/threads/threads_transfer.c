@@ -167,9 +167,8 @@ static void post_entry(const struct weft_threads_end *end, struct weft_message *
   weft_endpoint_signal(end->peer);
 }
 
-static enum weft_status start_message(struct weft_transport *transport, uint32_t channel,
-                                      bool sends, struct weft_message *message,
-                                      struct weft_error *error) {
+enum weft_status weft_endpoint_post(struct weft_transport *transport, uint32_t channel, bool sends,
+                                    struct weft_message *message, struct weft_error *error) {
   struct weft_end *base = NULL;
   WEFT_TRY(weft_ends_choose(&((struct weft_endpoint *)transport)->ends, transport, channel, sends,
                             message, &base, error));
@@ -187,16 +186,6 @@ static enum weft_status start_message(struct weft_transport *transport, uint32_t
     match_receives(end); /* it may have arrived already, and no further event would follow */
   }
   return WEFT_OK;
-}
-
-enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t channel,
-                                    struct weft_message *message, struct weft_error *error) {
-  return start_message(transport, channel, true, message, error);
-}
-
-enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_t channel,
-                                       struct weft_message *message, struct weft_error *error) {
-  return start_message(transport, channel, false, message, error);
 }
 
 /* ---- ending ---- */

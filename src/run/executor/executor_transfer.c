@@ -226,8 +226,8 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   if (enqueues) {
     WEFT_TRY(weft_executor_begin_transfer(executor, buffer, true, error));
   }
-  const enum weft_status status = executor->transport->ops->send(
-      executor->transport, port->send_channel, &buffer->message, error);
+  const enum weft_status status = executor->transport->ops->post(
+      executor->transport, port->send_channel, true, &buffer->message, error);
   if (status == WEFT_IN_PROGRESS) {
     return weft_executor_block(executor, WEFT_PHASE_SEND, peer, weft_action_idle(),
                                poll_at(executor), error);
@@ -297,8 +297,8 @@ static enum weft_status post_receive(struct weft_executor *executor,
   if (enqueues) {
     WEFT_TRY(weft_executor_begin_transfer(executor, buffer, false, error));
   }
-  const enum weft_status status = executor->transport->ops->receive(
-      executor->transport, port->receive_channel, &buffer->message, error);
+  const enum weft_status status = executor->transport->ops->post(
+      executor->transport, port->receive_channel, false, &buffer->message, error);
   if (status != WEFT_OK) {
     weft_buffer_pool_give(transfer->pool, buffer);
     return status < 0 ? status

@@ -255,25 +255,21 @@ enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_
                                   count, &member, error));
   struct weft_arena arena = {.allocator = allocator};
   struct weft_mpi_group *group = weft_arena_allocate(&arena, 1, sizeof *group);
-  uint32_t *own_ranks = weft_arena_allocate(&arena, count, sizeof *own_ranks);
-  MPI_Request *requests = weft_arena_allocate(&arena, 2 * (size_t)count, sizeof(MPI_Request));
-  MPI_Status *statuses = weft_arena_allocate(&arena, 2 * (size_t)count, sizeof *statuses);
-  unsigned char *arrived = weft_array_allocate(allocator, count, CHUNK); /* untouched until a sum */
-  if (weft_arena_status(&arena, NULL) < 0 || arrived == NULL) {
-    weft_array_free(allocator, arrived, count, CHUNK);
+  struct weft_mpi_group made = {
+      .base = {.ops = &group_ops, .member = member, .size = count},
+      .world = world,
+      .id = id,
+      .ranks = weft_arena_allocate(&arena, count, sizeof *made.ranks),
+      .requests = weft_arena_allocate(&arena, 2 * (size_t)count, sizeof(MPI_Request)),
+      .statuses = weft_arena_allocate(&arena, 2 * (size_t)count, sizeof *made.statuses),
+      .arrived = weft_array_allocate(allocator, count, CHUNK)}; /* untouched until a sum */
+  if (weft_arena_status(&arena, NULL) < 0 || made.arrived == NULL) {
+    weft_array_free(allocator, made.arrived, count, CHUNK);
     weft_arena_finish(&arena);
     return weft_fail_memory(error, (size_t)count * CHUNK);
   }
-  *group = (struct weft_mpi_group){
-      .base = {.ops = &group_ops, .member = member, .size = count},
-      .arena = arena,
-      .world = world,
-      .id = id,
-      .ranks = own_ranks,
-      .requests = requests,
-      .statuses = statuses,
-      .arrived = arrived,
-  };
+  made.arena = arena;
+  *group = made;
   memcpy(group->ranks, ranks, count * sizeof *ranks);
   for (size_t k = 0; k < 2 * (size_t)count; k++) {
     group->requests[k] = MPI_REQUEST_NULL;

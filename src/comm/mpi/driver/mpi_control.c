@@ -22,11 +22,10 @@ enum {
   ABORT_MS = 700
 };
 
-enum control_kind { FAILURE = 1, QUESTION, STATUS };
-
-static void send_control(struct weft_mpi_world *world, uint32_t rank, enum control_kind kind,
-                         const void *data, size_t size, MPI_Request *request) {
+static void send_control(struct weft_mpi_world *world, uint32_t rank, enum weft_mpi_control kind,
+                         const void *data, size_t size) {
   assert(rank < world->transport.rank_count && rank != world->transport.rank);
+  MPI_Request *request = &world->peers[rank].sent[kind];
   (void)weft_mpi_await(request); /* the one before: it has come, or was small enough to be gone */
   (void)MPI_Isend(data, (int)size, MPI_BYTE, (int)rank, (int)kind, world->control, request);
 }
@@ -50,8 +49,7 @@ static void send_to_all(struct weft_mpi_world *world, const struct weft_mpi_repo
   world->own = *report;
   for (uint32_t r = 0; r < world->transport.rank_count; r++) {
     if (r != world->transport.rank) {
-      send_control(world, r, FAILURE, &world->own, sizeof world->own,
-                   &world->peers[r].failure_request);
+      send_control(world, r, WEFT_MPI_FAILURE, &world->own, sizeof world->own);
     }
   }
 }
@@ -105,8 +103,7 @@ void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const cha
 /* Our status; it may be read while the rank writes it, as everywhere. */
 static void send_status(struct weft_mpi_world *world, uint32_t rank) {
   const struct weft_mpi_shared_status *shared = world->peers[world->transport.rank].shared;
-  send_control(world, rank, STATUS, &shared->status, sizeof shared->status,
-               &world->peers[rank].status_request);
+  send_control(world, rank, WEFT_MPI_STATUS, &shared->status, sizeof shared->status);
 }
 
 static void take_status(struct weft_mpi_world *world, uint32_t rank,
@@ -133,11 +130,11 @@ static void receive_control(struct weft_mpi_world *world, MPI_Status *status) {
                               world->control, MPI_STATUS_IGNORE);
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "a control message");
-  } else if (kind == FAILURE && size == (int)sizeof content.report) {
+  } else if (kind == WEFT_MPI_FAILURE && size == (int)sizeof content.report) {
     receive_failure(world, from, &content.report);
-  } else if (kind == QUESTION) {
+  } else if (kind == WEFT_MPI_QUESTION) {
     send_status(world, from);
-  } else if (kind == STATUS && size == (int)sizeof content.status) {
+  } else if (kind == WEFT_MPI_STATUS && size == (int)sizeof content.status) {
     take_status(world, from, &content.status);
   }
 }
@@ -166,7 +163,7 @@ static void ask_ranks(struct weft_mpi_world *world) {
     if (r != world->transport.rank && !peer->mapped && !peer->asked) {
       peer->asked = true;
       world->asked_count++;
-      send_control(world, r, QUESTION, NULL, 0, &peer->question_request);
+      send_control(world, r, WEFT_MPI_QUESTION, NULL, 0);
     }
   }
 }

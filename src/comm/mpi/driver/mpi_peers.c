@@ -232,9 +232,9 @@ static enum weft_status inspect_all(struct weft_mpi_world *world, struct weft_er
 enum weft_status weft_mpi_peers_create(struct weft_mpi_world *world, struct weft_error *error) {
   const uint32_t count = world->transport.rank_count;
   for (uint32_t r = 0; r < count; r++) {
-    world->peers[r].failure_request = MPI_REQUEST_NULL;
-    world->peers[r].status_request = MPI_REQUEST_NULL;
-    world->peers[r].question_request = MPI_REQUEST_NULL;
+    for (uint32_t k = 0; k < WEFT_MPI_CONTROL_KINDS; k++) {
+      world->peers[r].sent[k] = MPI_REQUEST_NULL;
+    }
   }
   const enum weft_status made = make_shared(world, error);
   WEFT_TRY(gather_infos(world, made, error));

@@ -334,9 +334,8 @@ static void start_parts(struct weft_mpi_world *world, struct weft_mpi_end *end,
   }
 }
 
-static enum weft_status start_message(struct weft_transport *transport, uint32_t channel,
-                                      bool sends, struct weft_message *message,
-                                      struct weft_error *error) {
+enum weft_status weft_mpi_post(struct weft_transport *transport, uint32_t channel, bool sends,
+                               struct weft_message *message, struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   struct weft_end *end = NULL;
   weft_mpi_lock(world);
@@ -353,16 +352,6 @@ static enum weft_status start_message(struct weft_transport *transport, uint32_t
   }
   weft_mpi_unlock(world);
   return status;
-}
-
-enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channel,
-                               struct weft_message *message, struct weft_error *error) {
-  return start_message(transport, channel, true, message, error);
-}
-
-enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t channel,
-                                  struct weft_message *message, struct weft_error *error) {
-  return start_message(transport, channel, false, message, error);
 }
 
 /* ---- ending ---- */

@@ -23,18 +23,14 @@ enum { ANSWERS_NS = WEFT_MPI_NS_PER_S };
 
 /* ---- the endpoint ---- */
 
-static void endpoint_destroy(struct weft_transport *transport) { (void)transport; }
-
 static struct weft_rank_status *endpoint_status(struct weft_transport *transport, uint32_t rank) {
   return &weft_mpi_world_of(transport)->peers[rank].shared->status;
 }
 
 static const struct weft_transport_ops mpi_ops = {
     .name = "mpi",
-    .destroy = endpoint_destroy, /* it belongs to the world */
     .open = weft_mpi_open,
-    .send = weft_mpi_send,
-    .receive = weft_mpi_receive,
+    .post = weft_mpi_post,
     .test = weft_mpi_test,
     .cancel = weft_mpi_cancel,
     .progress = weft_mpi_progress,

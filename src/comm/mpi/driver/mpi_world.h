@@ -3,7 +3,7 @@
  * A channel is two tags on a communicator of our own, so order on a channel is MPI's. A small
  * message is one MPI message with header and payload, through a buffer of ours. On channels for
  * larger payloads the header is a message by itself, and the payload goes in pieces straight
- * from one `data` into the other; the channel fixes how many, so receive() posts all receives.
+ * from one `data` into the other; the channel fixes how many, so post() of a receive posts all of them.
  *
  * One mutex serializes all calls of MPI. */
 #ifndef COMM_MPI_WORLD_H
@@ -72,17 +72,23 @@ struct weft_mpi_shared_status {
   uint32_t finalizing; /* atomic: the world ended well, and its process may end */
 };
 
+/* Messages on the control communicator; the kind is the tag. */
+enum weft_mpi_control {
+  WEFT_MPI_FAILURE,
+  WEFT_MPI_QUESTION,
+  WEFT_MPI_STATUS,
+  WEFT_MPI_CONTROL_KINDS
+};
+
 struct weft_mpi_peer {
   struct weft_mpi_peer_info info;
   struct weft_mpi_shared_status *shared; /* its own memory, or our copy where it is not visible */
   bool visible;                          /* its process can be seen from here */
   bool mapped;
   bool gone;
-  bool asked; /* for its status, and has not answered yet */
-  bool heard; /* it has reported which failure it knows */
-  MPI_Request failure_request;
-  MPI_Request status_request; /* of our status to it */
-  MPI_Request question_request;
+  bool asked;                               /* for its status, and has not answered yet */
+  bool heard;                               /* it has reported which failure it knows */
+  MPI_Request sent[WEFT_MPI_CONTROL_KINDS]; /* the last message of each kind to it */
 };
 
 /* A failure, as it travels on the control communicator. */
@@ -196,10 +202,8 @@ void weft_mpi_error_text(int result, char text[MPI_MAX_ERROR_STRING + 1]);
 enum weft_status weft_mpi_open(struct weft_transport *transport,
                                const struct weft_channel_end *ends, uint32_t count,
                                struct weft_error *error);
-enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channel,
+enum weft_status weft_mpi_post(struct weft_transport *transport, uint32_t channel, bool sends,
                                struct weft_message *message, struct weft_error *error);
-enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t channel,
-                                  struct weft_message *message, struct weft_error *error);
 enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_message *message,
                                struct weft_error *error);
 void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *message);
