@@ -137,16 +137,6 @@ static void add_numbers(float *restrict sum, const float *restrict numbers, uint
   }
 }
 
-/* Between two members' memory; NULL: a block of ours. */
-static enum weft_status copy_bytes(void *to, const struct contribution *to_part, const void *from,
-                                   const struct contribution *from_part, uint64_t bytes,
-                                   struct weft_error *error) {
-  return to == from
-             ? WEFT_OK
-             : weft_copy_bytes(to, to_part != NULL ? to_part->device : NULL, from,
-                               from_part != NULL ? from_part->device : NULL, bytes, NULL, error);
-}
-
 /* to[count] = the sum of all members' `from` at `offset` bytes, in their order. It may
  * be one of them: so it is made block by block elsewhere, in the nearest cache. What the
  * host cannot read is copied there too. */
@@ -162,15 +152,15 @@ static enum weft_status sum_range(const struct weft_shared_group *shared, uint32
       const struct contribution *theirs = &shared->contributions[k];
       const unsigned char *from = theirs->from + offset + at * sizeof(float);
       if (k == 0) {
-        WEFT_TRY(copy_bytes(sum, NULL, from, theirs, bytes, error));
+        WEFT_TRY(weft_copy_bytes(sum, NULL, from, theirs->device, bytes, NULL, error));
       } else if (weft_device_is_host(theirs->device)) {
         add_numbers(sum, (const float *)(const void *)from, length);
       } else {
-        WEFT_TRY(copy_bytes(read, NULL, from, theirs, bytes, error));
+        WEFT_TRY(weft_copy_bytes(read, NULL, from, theirs->device, bytes, NULL, error));
         add_numbers(sum, read, length);
       }
     }
-    WEFT_TRY(copy_bytes(to + at * sizeof(float), own, sum, NULL, bytes, error));
+    WEFT_TRY(weft_copy_bytes(to + at * sizeof(float), own->device, sum, NULL, bytes, NULL, error));
   }
   return WEFT_OK;
 }
@@ -187,8 +177,12 @@ static enum weft_status copy_shares(const struct weft_shared_group *shared, uint
   for (uint32_t k = 0; k < shared->size; k++) {
     const struct contribution *theirs = &shared->contributions[k];
     const struct weft_span share = share_of(shared, k);
-    const void *from = own->kind == WEFT_ALL_GATHER ? theirs->from : theirs->to + share.begin;
-    WEFT_TRY(copy_bytes(own->to + share.begin, own, from, theirs, share.bytes, error));
+    const unsigned char *from =
+        own->kind == WEFT_ALL_GATHER ? theirs->from : theirs->to + share.begin;
+    if (from != own->to + share.begin) {
+      WEFT_TRY(weft_copy_bytes(own->to + share.begin, own->device, from, theirs->device,
+                               share.bytes, NULL, error));
+    }
   }
   return WEFT_OK;
 }

@@ -159,11 +159,6 @@ static enum weft_status check_ops(const struct weft_executor *executor,
   return WEFT_OK;
 }
 
-static enum weft_status fit_pool(struct weft_buffer_pool *pool, uint32_t count,
-                                 struct weft_error *error) {
-  return pool != NULL ? weft_buffer_pool_grow(pool, count, error) : WEFT_OK;
-}
-
 /* Of an edge inside the rank, the stage that holds a message counts it. */
 static enum weft_status fit_pools(const struct weft_executor_stage *stage,
                                   const struct weft_row_port *needs, struct weft_error *error) {
@@ -171,11 +166,11 @@ static enum weft_status fit_pools(const struct weft_executor_stage *stage,
   for (uint32_t n = 0; n < stage->port_count; n++) {
     const struct weft_port *port = &stage->ports[n];
     const bool in = n < stage->in_count;
-    if (port->near == NULL || in) {
-      WEFT_TRY(fit_pool(port->activations, needs[n].activations, error));
+    if (port->activations != NULL && (port->near == NULL || in)) {
+      WEFT_TRY(weft_buffer_pool_grow(port->activations, needs[n].activations, error));
     }
-    if (port->near == NULL || !in) {
-      WEFT_TRY(fit_pool(port->gradients, needs[n].gradients, error));
+    if (port->gradients != NULL && (port->near == NULL || !in)) {
+      WEFT_TRY(weft_buffer_pool_grow(port->gradients, needs[n].gradients, error));
     }
   }
   return WEFT_OK;
