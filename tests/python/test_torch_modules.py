@@ -206,6 +206,16 @@ def test_compiled(schedule):
     same([weight.grad for weight in parameters_of(modules, None)], gradients, exact=False)
 
 
+def test_compiled_with_buffers_that_stay():
+    inner = [nn.Sequential(*layers(1, LARGE), nn.Tanh()) for _ in range(2)]
+    modules, (x, y) = [torch.compile(part, backend="aot_eager") for part in inner], batch(LARGE)
+    losses, gradients, _ = plain(inner, nn.MSELoss(), x, y)
+    with torch._functorch.config.patch(donated_buffer=False):
+        pipeline = weft_torch.Pipeline(modules, "ZBH1", nn.MSELoss(), microbatches=M)
+        assert pipeline.step(x, y).losses == pytest.approx(losses, rel=1e-5)
+    same([weight.grad for weight in parameters_of(modules, None)], gradients, exact=False)
+
+
 def test_unfreezing_between_steps():
     modules, (x, y) = layers(3), batch()
     modules[1].requires_grad_(False)
