@@ -45,6 +45,7 @@ make_pages() {
   show large.html large.csv --hop 0.5
   "$WEFT" gen 1F1B -p 64 -m 256 -o uniform.csv
   show uniform.html uniform.csv
+  "$WEFT" gen GPipe -p 700 -m 1 | "$WEFT" show -o tall.html
   "$WEFT" gen ZBVZeroBubble -p 4 -m 8 -o zbv.csv
   show zbv.html zbv.csv
   show zbv_light.svg zbv.csv

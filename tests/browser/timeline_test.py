@@ -743,6 +743,22 @@ class Timeline(unittest.TestCase):
             self.assertEqual(self.page.run("return document.documentElement.dataset.theme"), "dark" if dark else "light")
         self.page.emulate_dark(False)
 
+    def test_printed_with_all_ranks(self):
+        self.open("tall.html")  # a real print of so many stripes takes longer than a driver waits
+        width, height, lowest = self.page.run("""
+            window.dispatchEvent(new Event('beforeprint'));
+            const { width, height } = document.getElementById('print');
+            const top = Math.floor(0.98 * height);
+            const pixels = document.getElementById('print').getContext('2d').getImageData(0, top, width, height - top).data;
+            let backward = 0;
+            for (let k = 0; k < pixels.length; k += 4) {
+              backward += pixels[k] > 180 && pixels[k + 1] < 140 && pixels[k + 2] < 80;
+            }
+            window.dispatchEvent(new Event('afterprint'));
+            return [width, height, backward]""")
+        self.assertGreater(height / width * 1040, 700 * 4)  # as wide as a sheet, rows of 4 pixels
+        self.assertGreater(lowest, 10)  # the last ranks are there
+
     def test_the_legend_on_paper_is_that_of_the_paper(self):
         for name, mixed in [("zbv.html", False), ("large.html", True)]:
             self.open(name)

@@ -6,7 +6,8 @@
 const PRINT_WIDTH = 1040; // pixels of the page, as wide as a sheet across
 const PRINT_HEIGHT = 600; // what its title and its legend leave of one sheet
 const PRINT_HEIGHT_EMBEDDED = 316; // what the page around it leaves
-const PRINT_RATIO = 3;
+const PRINT_RATIO = 3; // pixels of the canvas to one of the page
+const PRINT_SHEETS = 2; // a picture higher than so many sheets has fewer pixels
 
 const SCREEN_STATE = ['context', 'width', 'height', 'ratio', 'scroll', 'dark', 'patterns'];
 
@@ -20,11 +21,12 @@ function drawForPrint(app) {
   Object.assign(app, { context: app.print, width: PRINT_WIDTH, height: high, ratio: PRINT_RATIO,
     scroll: 0, patterns: {} });
   layOut(app);
+  app.height = app.contentHeight; // no more than there is to see; all ranks, however many
+  app.ratio = PRINT_RATIO * Math.min(1, (high * PRINT_SHEETS) / app.height);
   app.mixes = mixes(app);
   showLegend(app);
-  app.height = app.contentHeight; // no more than there is to see; all ranks, however many
-  canvas.width = PRINT_WIDTH * PRINT_RATIO;
-  canvas.height = Math.ceil(Math.min(app.height, high * 4) * PRINT_RATIO);
+  canvas.width = Math.ceil(PRINT_WIDTH * app.ratio);
+  canvas.height = Math.ceil(app.height * app.ratio);
   drawFrame(app);
   Object.assign(app, kept, { dark: false }); // the theme is set back after printing
   layOut(app);
