@@ -18,6 +18,9 @@ static const char *fault_of(const struct weft_executor *executor, uint32_t op,
   if (op == WEFT_OP_RESHARD) {
     return stage->unsharded ? NULL : "the stage is sharded already";
   }
+  if (op != WEFT_OP_REDUCE_GRAD && op != WEFT_OP_TIE_GRAD) {
+    return NULL; /* an op that was added */
+  }
   if (stage->reduced) {
     return "the stage's gradients are reduced already";
   }
@@ -40,7 +43,8 @@ enum weft_status weft_executor_enqueue(struct weft_executor *executor,
     case WEFT_OP_UNSHARD: stage->unsharded = true; break;
     case WEFT_OP_RESHARD: stage->unsharded = false; break;
     case WEFT_OP_REDUCE_GRAD: stage->reduced = true; break;
-    default: stage->tied = true;
+    case WEFT_OP_TIE_GRAD: stage->tied = true; break;
+    default: break;
   }
   executor->collectives[executor->collective_count++] = (uint32_t)executor->at;
   const enum weft_status status = weft_executor_poll_collectives(executor, error);
