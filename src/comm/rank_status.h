@@ -36,11 +36,15 @@ static inline void weft_rank_status_enter(struct weft_rank_status *status) {
 /* Never returns to a rank that has been left behind (rank_threads.c). */
 void weft_rank_status_stop(const struct weft_rank_status *status);
 
-static inline void weft_rank_status_leave(struct weft_rank_status *status) {
-  WEFT_STATUS_STORE(status->calls, WEFT_STATUS_LOAD(status->calls) + 1);
+static inline void weft_rank_status_stop_if_left(const struct weft_rank_status *status) {
   if ((WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_LEFT_BEHIND) != 0) {
     weft_rank_status_stop(status);
   }
+}
+
+static inline void weft_rank_status_leave(struct weft_rank_status *status) {
+  WEFT_STATUS_STORE(status->calls, WEFT_STATUS_LOAD(status->calls) + 1);
+  weft_rank_status_stop_if_left(status);
 }
 
 /* Adds a finished cell to the ring of recent ones. */

@@ -143,16 +143,15 @@ static int64_t occupied_ticks(const struct weft_comm_options *options, uint32_t 
                                           : options->occupied_ticks;
 }
 
-static void send_message(struct weft_loopback *world, struct weft_end *end,
-                         struct weft_message *message) {
-  struct loopback_channel *channel = ((struct loopback_end *)end)->channel;
+/* The message is on its way, as the channel's next one. */
+static void begin_flight(struct weft_loopback *world, struct loopback_end *end, uint64_t number) {
+  struct loopback_channel *channel = end->channel;
   const int64_t begin = world->now > channel->free_at ? world->now : channel->free_at;
-  channel->free_at = begin + occupied_ticks(&world->options, end->channel);
+  channel->free_at = begin + occupied_ticks(&world->options, end->base.channel);
   int64_t arrival = channel->free_at + world->options.latency_ticks + random_delay(world, channel);
   arrival = arrival > channel->last_arrival ? arrival : channel->last_arrival;
   channel->last_arrival = arrival;
-  ((struct loopback_end *)end)->flights[weft_end_accept(end, message) & end->mask] =
-      (struct flight){begin, arrival};
+  end->flights[number & end->base.mask] = (struct flight){begin, arrival};
   if (channel->receives != NULL) {
     wake_by(world, channel->base.receiver, arrival);
   }
@@ -201,11 +200,10 @@ static enum weft_status loopback_post(struct weft_transport *transport, uint32_t
   if (weft_end_is_full(end)) {
     return WEFT_IN_PROGRESS;
   }
+  const uint64_t message_number = weft_end_accept(end, message);
   if (sends) {
-    send_message(endpoint->world, end, message);
-  } else {
-    (void)weft_end_accept(end, message);
-    /* it may be there already */
+    begin_flight(endpoint->world, (struct loopback_end *)end, message_number);
+  } else { /* it may be there already */
     match_channel(endpoint->world, ((const struct loopback_end *)end)->channel);
   }
   return WEFT_OK;

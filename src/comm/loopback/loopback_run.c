@@ -104,7 +104,7 @@ static void await_turn(struct weft_loopback_run *run, uint32_t rank) {
 enum weft_status weft_loopback_yield(struct weft_loopback *world, uint32_t rank,
                                      struct weft_error *error) {
   assert(world->run != NULL && !world->run->turns[rank].returned);
-  weft_rank_status_stop(&world->shared.ranks[rank].status);
+  weft_rank_status_stop_if_left(&world->shared.ranks[rank].status);
   const uint32_t next = choose_next(world);
   if (next != rank) {
     give_turn(world->run, next);
@@ -126,7 +126,7 @@ static void begin_rank(struct weft_comm *comm, uint32_t rank) {
 /* When a thread could not be started, the caller ends those that are not there, rank 0 last. */
 static void end_rank(struct weft_comm *comm, uint32_t rank) {
   struct weft_loopback *world = weft_loopback_of(comm);
-  weft_rank_status_stop(&world->shared.ranks[rank].status);
+  weft_rank_status_stop_if_left(&world->shared.ranks[rank].status);
   world->run->turns[rank].returned = true;
   world->run->running--;
   if (world->run->begun || rank == 0) {
