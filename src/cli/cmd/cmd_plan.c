@@ -362,8 +362,7 @@ int weft_cli_cmd_plan(const struct weft_cli *cli, const struct weft_cli_argument
   request->graph = graph;
   if (given[WEFT_CLI_OPTION_COSTS_OF] &&
       (given[WEFT_CLI_OPTION_GLOBAL_BATCH] || weft_cli_plan_cuts(request))) {
-    return weft_cli_usage(cli, "leave it out",
-                          "--costs-of has no effect here: %s",
+    return weft_cli_usage(cli, "leave it out", "--costs-of has no effect here: %s",
                           weft_cli_plan_cuts(request)
                               ? "the times of a stage are those of its parts"
                               : "where --global-batch chooses the ranks, times are of a stage");

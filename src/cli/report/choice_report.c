@@ -82,11 +82,11 @@ static void add_table(struct weft_text *text, const struct weft_cli_choice *repo
   const struct weft_choice *choice = report->choice;
   const struct weft_search_request *search = &report->request->search;
   const char *unit = search->costs->unit;
-  weft_text_addf(text,
-                 "%s, a global batch of %" PRIu64 ", microbatches of %g%s%s; times are of %s stage\n\n",
-                 weft_cli_count(search->ranks, "rank").text, report->request->global_batch,
-                 fmax(1, search->costs->microbatch_size), unit[0] != '\0' ? "; times in " : "", unit,
-                 weft_cli_plan_cuts(search) || search->costs->stage_count > 1 ? "each" : "a");
+  weft_text_addf(
+      text, "%s, a global batch of %" PRIu64 ", microbatches of %g%s%s; times are of %s stage\n\n",
+      weft_cli_count(search->ranks, "rank").text, report->request->global_batch,
+      fmax(1, search->costs->microbatch_size), unit[0] != '\0' ? "; times in " : "", unit,
+      weft_cli_plan_cuts(search) || search->costs->stage_count > 1 ? "each" : "a");
   weft_text_addf(
       text, "%5s %5s  %2s  %-4s %6s  %10s  %10s  %8s  %10s  %-21s  %s\n", "p", "dp", "v", "", "m",
       "step", "bound", "gap", "memory", "schedule",

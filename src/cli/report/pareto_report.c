@@ -27,7 +27,8 @@ static void add_point(struct weft_text *text, const struct weft_search_answer *a
 
 static void add_table(struct weft_text *text, const struct weft_cli_pareto *pareto) {
   const struct weft_search_request *request = pareto->request;
-  weft_cli_heading_add(text, request->ranks, request->microbatches, request->costs, request->graph, weft_cli_plan_cuts(request));
+  weft_cli_heading_add(text, request->ranks, request->microbatches, request->costs, request->graph,
+                       weft_cli_plan_cuts(request));
   weft_text_addf(text, "%10s  %10s  %8s  %10s  %8s  %2s  %-4s  %s\n", "memory",
                  weft_objective_name(request->objective), "bubble", "bound", "gap", "v", "",
                  "schedule");

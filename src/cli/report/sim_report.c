@@ -62,9 +62,9 @@ void weft_cli_heading_add(struct weft_text *text, uint32_t ranks, uint32_t micro
                  costs->unit[0] != '\0' ? "; times in " : "", costs->unit,
                  by_parts     ? "times are of each stage"
                  : is_divided ? "times are of a rank's share of the model: with v stages per rank\n"
-                              "each stage takes 1/v of its time and of its activations"
-                            : weft_costs_describe(costs, ranks, stages > 0 ? stages : 1, sentence,
-                                                  sizeof sentence));
+                                "each stage takes 1/v of its time and of its activations"
+                              : weft_costs_describe(costs, ranks, stages > 0 ? stages : 1, sentence,
+                                                    sizeof sentence));
 }
 
 const char *weft_cli_scope_name(const struct weft_costs *costs) {

@@ -47,9 +47,8 @@ static void add_item(struct legend *legend, const uint32_t *colours, uint32_t co
   weft_add_line_text(&line, meaning, MEANING_MAX);
   svg->text->failed |= line.failed;
   const unsigned lines = weft_svg_add_words(
-      svg->text, legend->x + swatch, legend->y + SWATCH - 2,
-      words > room ? room : INFINITY, WORDS, svg->palette->ink,
-      line.failed ? "" : line.data, legend->draw);
+      svg->text, legend->x + swatch, legend->y + SWATCH - 2, words > room ? room : INFINITY, WORDS,
+      svg->palette->ink, line.failed ? "" : line.data, legend->draw);
   legend->x += width;
   legend->y += lines > 1 ? (lines - 1) * WEFT_SVG_LINE : 0;
 }
