@@ -177,10 +177,8 @@ static void take_cycles(struct search *search) {
 
 static int compare_cycles(const void *a, const void *b) {
   const struct cycle *x = a, *y = b;
-  if (x->length != y->length) {
-    return x->length < y->length ? -1 : 1;
-  }
-  return (x->lowest > y->lowest) - (x->lowest < y->lowest);
+  return x->length != y->length ? (x->length > y->length) - (x->length < y->length)
+                                : (x->lowest > y->lowest) - (x->lowest < y->lowest);
 }
 
 static bool find_cycles(const struct weft_liveness_run *run, struct cycles *found) {

@@ -54,12 +54,9 @@ static const char *keep_message(struct weft_findings *findings, const char *mess
   if (!weft_graph_has_names(findings->graph)) {
     return weft_arena_copy_text(findings->arena, message, size);
   }
-  struct weft_text text = {.allocator = findings->arena->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = findings->arena->allocator};
   add_names(findings->graph, message, &text);
-  const char *copy =
-      text.failed ? NULL : weft_arena_copy_text(findings->arena, text.data, text.size);
-  weft_text_finish(&text);
-  return copy;
+  return text.failed ? NULL : weft_arena_copy_text(findings->arena, text.data, text.size);
 }
 
 struct weft_finding *weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
@@ -101,19 +98,12 @@ bool weft_findings_any(const struct weft_findings *findings, enum weft_rule firs
 /* A total order, so that the result does not depend on the C library's qsort(). */
 static int compare(const void *a, const void *b) {
   const struct weft_finding *x = a, *y = b;
-  if (x->rule != y->rule) {
-    return x->rule < y->rule ? -1 : 1;
-  }
-  if (x->location.rank != y->location.rank) {
-    return x->location.rank < y->location.rank ? -1 : 1;
-  }
-  if (x->location.step != y->location.step) {
-    return x->location.step < y->location.step ? -1 : 1;
-  }
-  if (x->location.action != y->location.action) { /* parts of an overlap */
-    return x->location.action < y->location.action ? -1 : 1;
-  }
-  return strcmp(x->message, y->message);
+  const struct weft_location *p = &x->location, *q = &y->location;
+  return x->rule != y->rule       ? (x->rule < y->rule ? -1 : 1)
+         : p->rank != q->rank     ? (p->rank < q->rank ? -1 : 1)
+         : p->step != q->step     ? (p->step < q->step ? -1 : 1)
+         : p->action != q->action ? (p->action < q->action ? -1 : 1) /* parts of an overlap */
+                                  : strcmp(x->message, y->message);
 }
 
 /* Keeps the list's order. A finding stays if there is room for it besides one

@@ -244,7 +244,7 @@ static enum weft_status check_program(struct weft_verify_context *context,
   return run_checks(context, report);
 }
 
-/* The report and the arena that owns all it points at. */
+/* The report and the arena that owns it, and all it points at. */
 struct owned_report {
   struct weft_report report;
   struct weft_arena arena;
@@ -270,11 +270,10 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
                      "has no limit",
                      options->model.capacity);
   }
-  struct owned_report *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
-  if (owned == NULL) {
-    return weft_fail_memory(error, sizeof *owned);
-  }
-  owned->arena.allocator = allocator;
+  struct weft_arena arena = {.allocator = allocator};
+  struct owned_report *owned = weft_arena_allocate(&arena, 1, sizeof *owned);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  owned->arena = arena;
   struct weft_verify_context context = {
       .allocator = allocator,
       .program = program,
@@ -300,11 +299,8 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
 }
 
 void weft_report_destroy(struct weft_report *report) {
-  if (report == NULL) {
-    return;
+  if (report != NULL) {
+    struct weft_arena arena = ((struct owned_report *)report)->arena; /* report: its first member */
+    weft_arena_finish(&arena);
   }
-  struct owned_report *owned = (struct owned_report *)report; /* its first member */
-  struct weft_arena arena = owned->arena;
-  weft_array_free(arena.allocator, owned, 1, sizeof *owned);
-  weft_arena_finish(&arena);
 }

@@ -38,22 +38,17 @@ static void check_compute(const struct shard_check *check, const struct weft_loc
   stage->backwards += at->action->op == WEFT_OP_B || at->action->op == WEFT_OP_W;
 }
 
-static void check_unshard(const struct shard_check *check, const struct weft_location *at,
-                          struct shard_state *stage) {
-  if (stage->unsharded) {
-    weft_findings_add(&check->context->findings, WEFT_RULE_SHARD_UNSHARD, *at,
-                      "stage %u is unsharded already", at->action->stage);
+/* UNSHARD and RESHARD. */
+static void check_change(const struct shard_check *check, const struct weft_location *at,
+                         struct shard_state *stage) {
+  const bool unshards = at->action->op == WEFT_OP_UNSHARD;
+  if (stage->unsharded == unshards) {
+    weft_findings_add(
+        &check->context->findings, unshards ? WEFT_RULE_SHARD_UNSHARD : WEFT_RULE_SHARD_RESHARD,
+        *at, "stage %u is %s", at->action->stage,
+        unshards ? "unsharded already" : "not unsharded, so there is nothing to drop");
   }
-  stage->unsharded = true;
-}
-
-static void check_reshard(const struct shard_check *check, const struct weft_location *at,
-                          struct shard_state *stage) {
-  if (!stage->unsharded) {
-    weft_findings_add(&check->context->findings, WEFT_RULE_SHARD_RESHARD, *at,
-                      "stage %u is not unsharded, so there is nothing to drop", at->action->stage);
-  }
-  stage->unsharded = false;
+  stage->unsharded = unshards;
 }
 
 /* A stage of a graph that no gradient comes to has none to reduce or to sum. */
@@ -134,8 +129,8 @@ static void check_action(const struct shard_check *check, const struct weft_loca
     case WEFT_OP_B:
     case WEFT_OP_I:
     case WEFT_OP_W: check_compute(check, at, stage); break;
-    case WEFT_OP_UNSHARD: check_unshard(check, at, stage); break;
-    case WEFT_OP_RESHARD: check_reshard(check, at, stage); break;
+    case WEFT_OP_UNSHARD:
+    case WEFT_OP_RESHARD: check_change(check, at, stage); break;
     case WEFT_OP_REDUCE_GRAD: check_reduce(check, at, stage); break;
     case WEFT_OP_TIE_GRAD: check_tie(check, at, stage); break;
     default: break;
