@@ -32,21 +32,23 @@ struct run {
 };
 
 struct differ {
-  const struct weft_allocator *allocator;
   struct row a, b;
   uint32_t rank;
 
-  struct weft_arena scratch; /* row cells, trace, runs */
-  int32_t *trace;            /* for d = 0 ... edits_max, diagonals -d, -d + 2 ... d */
-  struct run *runs;          /* [edits_max + 1] */
+  struct weft_arena *scratch; /* row cells, trace, runs */
+  int32_t *trace;             /* for d = 0 ... edits_max, diagonals -d, -d + 2 ... d */
+  struct run *runs;           /* [edits_max + 1] */
   int32_t edits_max;
 
-  struct weft_difference *found; /* [found_capacity], through the allocator */
-  size_t found_count, found_capacity;
-  size_t found_max;
-  uint64_t left_out;
-  bool failed; /* found could not grow */
-  bool graphs_differ;
+  struct owned_diff *owned;
+  struct weft_difference *found; /* [found_capacity], of which the diff has its count */
+  size_t found_capacity, found_max;
+};
+
+/* What the caller sees, and the arena that owns it, and all it points at. */
+struct owned_diff {
+  struct weft_diff diff; /* first */
+  struct weft_arena arena;
 };
 
 static const struct weft_action *cell_of(const struct row *row, uint32_t cell) {
@@ -62,29 +64,28 @@ static bool same_cell(const struct differ *differ, uint32_t x, uint32_t y) {
 
 /* Collecting. */
 
+/* The old block stays in the arena, which is given back at once. */
 static bool grow_found(struct differ *differ) {
-  const size_t capacity = differ->found_capacity == 0 ? 16 : differ->found_capacity * 2;
-  struct weft_difference *found = weft_array_resize(
-      differ->allocator, differ->found, differ->found_capacity, capacity, sizeof *found);
+  const size_t capacity = differ->found_capacity * 2;
+  struct weft_difference *found =
+      weft_arena_allocate(&differ->owned->arena, capacity, sizeof *found);
   if (found == NULL) {
-    differ->failed = true;
     return false;
   }
+  memcpy(found, differ->found, differ->found_capacity * sizeof *found);
   differ->found = found;
   differ->found_capacity = capacity;
   return true;
 }
 
 static void add_difference(struct differ *differ, struct weft_difference difference) {
-  if (differ->found_count == differ->found_max) {
-    differ->left_out++;
-    return;
-  }
-  if (differ->found_count == differ->found_capacity && !grow_found(differ)) {
-    return;
-  }
+  struct weft_diff *diff = &differ->owned->diff;
   difference.rank = differ->rank;
-  differ->found[differ->found_count++] = difference;
+  if (diff->difference_count == differ->found_max) {
+    diff->left_out++;
+  } else if (diff->difference_count < differ->found_capacity || grow_found(differ)) {
+    differ->found[diff->difference_count++] = difference;
+  }
 }
 
 /* Cells x .. x_end of a became cells y .. y_end of b: pairs are changes, what is
@@ -270,11 +271,11 @@ static enum weft_status allocate_scratch(struct differ *differ, const struct wef
   const size_t edits_max = cells_a + cells_b < EDITS_MAX ? cells_a + cells_b : EDITS_MAX;
   const size_t trace_size = (edits_max + 1) * (edits_max + 2) / 2;
   differ->edits_max = (int32_t)edits_max;
-  differ->a.begin = weft_arena_allocate(&differ->scratch, cells_a, sizeof *differ->a.begin);
-  differ->b.begin = weft_arena_allocate(&differ->scratch, cells_b, sizeof *differ->b.begin);
-  differ->trace = weft_arena_allocate(&differ->scratch, trace_size, sizeof *differ->trace);
-  differ->runs = weft_arena_allocate(&differ->scratch, edits_max + 1, sizeof *differ->runs);
-  return weft_arena_status(&differ->scratch, error);
+  differ->a.begin = weft_arena_allocate(differ->scratch, cells_a, sizeof *differ->a.begin);
+  differ->b.begin = weft_arena_allocate(differ->scratch, cells_b, sizeof *differ->b.begin);
+  differ->trace = weft_arena_allocate(differ->scratch, trace_size, sizeof *differ->trace);
+  differ->runs = weft_arena_allocate(differ->scratch, edits_max + 1, sizeof *differ->runs);
+  return weft_arena_status(differ->scratch, error);
 }
 
 static enum weft_status compare_programs(struct differ *differ, const struct weft_program *a,
@@ -282,7 +283,9 @@ static enum weft_status compare_programs(struct differ *differ, const struct wef
   const uint32_t shared = a->rank_count < b->rank_count ? a->rank_count : b->rank_count;
   const uint32_t all = a->rank_count > b->rank_count ? a->rank_count : b->rank_count;
   WEFT_TRY(allocate_scratch(differ, a, b, error));
-  for (uint32_t rank = 0; rank < all && !differ->failed; rank++) {
+  differ->found_capacity = 16;
+  differ->found = weft_arena_allocate(&differ->owned->arena, 16, sizeof *differ->found);
+  for (uint32_t rank = 0; rank < all && differ->owned->arena.failed_bytes == 0; rank++) {
     differ->rank = rank;
     load_row(a, rank, &differ->a);
     load_row(b, rank, &differ->b);
@@ -293,36 +296,8 @@ static enum weft_status compare_programs(struct differ *differ, const struct wef
       add_difference(differ, (struct weft_difference){.step_a = UINT64_MAX, .step_b = UINT64_MAX});
     }
   }
-  return differ->failed
-             ? weft_fail_memory(error, 2 * differ->found_capacity * sizeof *differ->found)
-             : WEFT_OK;
-}
-
-/* What the caller sees, and what gives it back. */
-struct diff_object {
-  struct weft_diff diff; /* first */
-  const struct weft_allocator *allocator;
-  struct weft_difference *differences; /* [capacity] */
-  size_t capacity;
-};
-
-/* The object takes the differences over. */
-static enum weft_status make_result(struct differ *differ, struct weft_diff **out,
-                                    struct weft_error *error) {
-  struct diff_object *object = weft_array_allocate(differ->allocator, 1, sizeof *object);
-  if (object == NULL) {
-    return weft_fail_memory(error, sizeof *object);
-  }
-  *object = (struct diff_object){.diff = {.difference_count = differ->found_count,
-                                          .differences = differ->found,
-                                          .left_out = differ->left_out,
-                                          .graphs_differ = differ->graphs_differ},
-                                 .allocator = differ->allocator,
-                                 .differences = differ->found,
-                                 .capacity = differ->found_capacity};
-  differ->found = NULL;
-  *out = &object->diff;
-  return WEFT_OK;
+  differ->owned->diff.differences = differ->found;
+  return weft_arena_status(&differ->owned->arena, error);
 }
 
 enum weft_status weft_diff_create(const struct weft_allocator *allocator,
@@ -333,24 +308,25 @@ enum weft_status weft_diff_create(const struct weft_allocator *allocator,
   WEFT_NEED(b, error);
   WEFT_NEED(out, error);
   assert(weft_program_is_sound(a) && weft_program_is_sound(b));
-  struct differ differ = {.allocator = allocator,
-                          .scratch = {.allocator = allocator},
-                          .found_max = differences_max,
-                          .graphs_differ = !weft_graph_equal(a->graph, b->graph)};
-  enum weft_status status = compare_programs(&differ, a, b, error);
-  if (status == WEFT_OK) {
-    status = make_result(&differ, out, error);
+  struct weft_arena arena = {.allocator = allocator};
+  WEFT_SCOPED_ARENA scratch = {.allocator = allocator};
+  struct owned_diff *owned = weft_arena_allocate(&arena, 1, sizeof *owned);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  *owned = (struct owned_diff){.diff.graphs_differ = !weft_graph_equal(a->graph, b->graph),
+                               .arena = arena};
+  struct differ differ = {.scratch = &scratch, .owned = owned, .found_max = differences_max};
+  const enum weft_status status = compare_programs(&differ, a, b, error);
+  if (status < 0) {
+    weft_diff_destroy(&owned->diff);
+    return status;
   }
-  weft_array_free(allocator, differ.found, differ.found_capacity, sizeof *differ.found);
-  weft_arena_finish(&differ.scratch);
-  return status;
+  *out = &owned->diff;
+  return WEFT_OK;
 }
 
 void weft_diff_destroy(struct weft_diff *diff) {
   if (diff != NULL) {
-    struct diff_object *object = (struct diff_object *)diff;
-    weft_array_free(object->allocator, object->differences, object->capacity,
-                    sizeof *object->differences);
-    weft_array_free(object->allocator, object, 1, sizeof *object);
+    struct weft_arena arena = ((struct owned_diff *)diff)->arena; /* diff: its first member */
+    weft_arena_finish(&arena);
   }
 }

@@ -28,20 +28,20 @@ enum { SENT = 1, RECEIVED = 2 };
 
 struct dry_run {
   const struct weft_program *in;
-  struct weft_arena arena; /* everything below */
-  uint8_t *done;           /* [stage][microbatch]: WEFT_OP_BIT of F, B, I on the stage's rank */
-  uint8_t *messages;       /* [channel][microbatch] */
-  uint32_t *rank_of;       /* [stage_count] */
-  uint64_t *next;          /* [rank_count]: record of the next cell that is not a bubble */
-  bool *asleep;            /* [rank_count]: until something is sent to the rank */
-  uint32_t *started;       /* [action_count]: step of the cell that begins at this record */
-  uint64_t *row_steps;     /* [rank_count]: cells of the row so far, bubbles included */
-  uint64_t *row_sizes;     /* [rank_count]: records, likewise */
-  uint64_t records;        /* sum of row_sizes */
-  uint32_t live_count;     /* ranks with actions left */
-  struct weft_bits first;  /* ranks to ask in the first sweep of this step */
-  struct weft_bits second; /* in the second */
-  struct weft_bits later;  /* in the first of the next step */
+  struct weft_arena *arena; /* everything below */
+  uint8_t *done;            /* [stage][microbatch]: WEFT_OP_BIT of F, B, I on the stage's rank */
+  uint8_t *messages;        /* [channel][microbatch] */
+  uint32_t *rank_of;        /* [stage_count] */
+  uint64_t *next;           /* [rank_count]: record of the next cell that is not a bubble */
+  bool *asleep;             /* [rank_count]: until something is sent to the rank */
+  uint32_t *started;        /* [action_count]: step of the cell that begins at this record */
+  uint64_t *row_steps;      /* [rank_count]: cells of the row so far, bubbles included */
+  uint64_t *row_sizes;      /* [rank_count]: records, likewise */
+  uint64_t records;         /* sum of row_sizes */
+  uint32_t live_count;      /* ranks with actions left */
+  struct weft_bits first;   /* ranks to ask in the first sweep of this step */
+  struct weft_bits second;  /* in the second */
+  struct weft_bits later;   /* in the first of the next step */
 };
 
 static uint64_t skip_bubbles(const struct weft_program *program, uint64_t record, uint64_t end) {
@@ -57,7 +57,7 @@ static bool has_actions_left(const struct dry_run *run, uint32_t rank) {
 
 static enum weft_status prepare_run(struct dry_run *run, struct weft_error *error) {
   const struct weft_program *in = run->in;
-  struct weft_arena *arena = &run->arena;
+  struct weft_arena *arena = run->arena;
   size_t pairs, messages;
   WEFT_TRY(weft_pairs_count(in, &pairs, &messages, error));
   run->messages = weft_arena_allocate(arena, messages, sizeof *run->messages);
@@ -109,24 +109,14 @@ static bool is_near(const struct dry_run *run, uint32_t stage, uint32_t other) {
   return other < run->in->stage_count && run->rank_of[stage] == run->rank_of[other];
 }
 
-/* The RECV of what a stage makes for an action of another one. */
-static struct weft_action recv_of(struct weft_action action, uint32_t producer) {
-  return weft_action_transfer(action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
-                              action.stage, producer, action.microbatch);
-}
-
-/* What makes its input. */
-static inline uint32_t makers_of(struct weft_action action) {
-  return action.op == WEFT_OP_F ? WEFT_OP_BIT(WEFT_OP_F) : WEFT_OPS_GRADIENT;
-}
-
 /* Number k of its inputs. */
 static bool input_is_ready(const struct dry_run *run, struct weft_action action, uint32_t k,
                            uint32_t producer) {
   const uint32_t channel = weft_action_input_channel(run->in->graph, action, k);
+  const uint32_t makers = action.op == WEFT_OP_F ? WEFT_OP_BIT(WEFT_OP_F) : WEFT_OPS_GRADIENT;
   return (*message_on(run, channel, action.microbatch) & RECEIVED) != 0 ||
          (is_near(run, action.stage, producer) &&
-          is_done(run, producer, action.microbatch, makers_of(action)));
+          is_done(run, producer, action.microbatch, makers));
 }
 
 /* The first of its inputs that is not ready: the stage that makes it. False: all are. */
@@ -215,13 +205,6 @@ static void grow_row(struct dry_run *run, uint32_t rank, uint64_t steps, uint32_
   run->records += grown;
 }
 
-/* Whether the rank may sleep: what it waits for concerns one of its own stages,
- * so that nothing but a message can bring it from elsewhere. Other waits, which
- * only a wrong program has, are asked for again in each sweep. */
-static bool can_sleep(const struct dry_run *run, uint32_t rank, struct weft_action unready) {
-  return run->rank_of[unready.stage] == rank;
-}
-
 static void run_cell(struct dry_run *run, const struct sweep *sweep, uint32_t rank,
                      uint32_t records) {
   const uint64_t record = run->next[rank];
@@ -249,7 +232,9 @@ static void ask(struct dry_run *run, struct sweep *sweep, uint32_t rank) {
     } else {
       run->live_count--;
     }
-  } else if (can_sleep(run, rank, *unready)) {
+  } else if (run->rank_of[unready->stage] == rank) {
+    /* What it waits for concerns one of its own stages, so that nothing but a message can bring it
+     * from elsewhere. Other waits, which only a wrong program has, are asked for in each sweep. */
     run->asleep[rank] = true;
   } else {
     /* Counting the bubble bounds the time that asking can take. */
@@ -320,8 +305,9 @@ static bool find_wanted(const struct dry_run *run, struct weft_action action,
   if (is_near(run, action.stage, producer)) {
     wanted->op = action.op == WEFT_OP_F ? WEFT_OP_F : WEFT_OP_B;
     wanted->stage = (uint16_t)producer;
-  } else {
-    *wanted = recv_of(action, producer);
+  } else { /* the RECV of it */
+    *wanted = weft_action_transfer(action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
+                                   action.stage, producer, action.microbatch);
   }
   return true;
 }
@@ -345,7 +331,7 @@ static void add_wait(const struct dry_run *run, uint32_t rank, struct weft_text 
 static enum weft_status fail_stuck(const struct dry_run *run, uint32_t step,
                                    struct weft_error *error) {
   enum { NAMED_MAX = 3 }; /* three of them fit into a message */
-  WEFT_SCOPED_TEXT waits = {.allocator = run->arena.allocator};
+  WEFT_SCOPED_TEXT waits = {.allocator = run->arena->allocator};
   uint32_t named = 0;
   for (uint32_t rank = 0; rank < run->in->rank_count && named < NAMED_MAX; rank++) {
     if (has_actions_left(run, rank)) {
@@ -401,14 +387,13 @@ static void write_row(const struct dry_run *run, uint32_t rank, struct weft_prog
   }
 }
 
-static void finish_run(struct dry_run *run) { weft_arena_finish(&run->arena); }
-
 enum weft_status weft_dry_run(const struct weft_allocator *allocator, const struct weft_program *in,
                               struct weft_program **out, struct weft_error *error) {
   WEFT_NEED(in, error);
   WEFT_NEED(out, error);
   assert(weft_program_is_sound(in));
-  WEFT_SCOPED_BY(finish_run) struct dry_run run = {.in = in, .arena = {.allocator = allocator}};
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  struct dry_run run = {.in = in, .arena = &arena};
   struct weft_program *program;
   WEFT_TRY(prepare_run(&run, error));
   WEFT_TRY(run_all(&run, error));

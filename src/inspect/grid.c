@@ -44,14 +44,14 @@ struct cell_mark {
 
 struct grid {
   const struct weft_program *program;
-  struct weft_arena arena; /* columns, marks */
+  struct weft_arena *arena; /* columns, marks */
   struct column *columns;
   uint32_t column_count;
   uint64_t step_first, step_end; /* the window */
   uint32_t step_digits;
   struct cell_mark *marks; /* by rank, then step */
   size_t mark_count;
-  struct weft_text cell; /* one cell's text */
+  struct weft_text *cell; /* one cell's text */
 };
 
 static int compare_marks(const void *a, const void *b) {
@@ -74,8 +74,8 @@ static enum weft_status choose_columns(struct grid *grid, const struct weft_grid
   const uint32_t rank_count = grid->program->rank_count;
   const uint32_t *ranks = options->ranks;
   grid->column_count = ranks != NULL ? options->rank_count : rank_count;
-  grid->columns = weft_arena_allocate(&grid->arena, grid->column_count, sizeof *grid->columns);
-  WEFT_TRY(weft_arena_status(&grid->arena, error));
+  grid->columns = weft_arena_allocate(grid->arena, grid->column_count, sizeof *grid->columns);
+  WEFT_TRY(weft_arena_status(grid->arena, error));
   for (uint32_t i = 0; i < grid->column_count; i++) {
     grid->columns[i].rank = ranks != NULL ? ranks[i] : i;
     if (grid->columns[i].rank >= rank_count) {
@@ -103,8 +103,8 @@ static void choose_steps(struct grid *grid, const struct weft_grid_options *opti
 /* A sorted copy, so that each column meets its marks in order. */
 static enum weft_status choose_marks(struct grid *grid, const struct weft_grid_options *options,
                                      struct weft_error *error) {
-  grid->marks = weft_arena_allocate(&grid->arena, options->mark_count, sizeof *grid->marks);
-  WEFT_TRY(weft_arena_status(&grid->arena, error));
+  grid->marks = weft_arena_allocate(grid->arena, options->mark_count, sizeof *grid->marks);
+  WEFT_TRY(weft_arena_status(grid->arena, error));
   for (size_t i = 0; i < options->mark_count; i++) {
     const struct weft_location *mark = &options->marks[i];
     for (uint32_t c = 0; c < grid->column_count && mark->action == NULL; c++) {
@@ -196,12 +196,12 @@ static bool take_cell(struct grid *grid, struct column *column, uint64_t step) {
        column->mark++) {
     marked = true;
   }
-  grid->cell.size = 0;
-  weft_text_add(&grid->cell, marked ? ">" : "");
+  grid->cell->size = 0;
+  weft_text_add(grid->cell, marked ? ">" : "");
   if (column->next < program->row_begin[column->rank + 1]) {
-    weft_action_print(&program->actions[column->next], &grid->cell);
+    weft_action_print(&program->actions[column->next], grid->cell);
   }
-  weft_text_add(&grid->cell, marked ? "<" : "");
+  weft_text_add(grid->cell, marked ? "<" : "");
   advance(grid, column);
   return marked;
 }
@@ -211,7 +211,7 @@ static void measure_cells(struct grid *grid) {
   for (uint64_t step = grid->step_first; step < grid->step_end; step++) {
     for (uint32_t i = 0; i < grid->column_count; i++) {
       (void)take_cell(grid, &grid->columns[i], step);
-      widen(&grid->columns[i], grid->cell.size);
+      widen(&grid->columns[i], grid->cell->size);
     }
   }
 }
@@ -252,7 +252,7 @@ static void write_step(struct grid *grid, uint64_t step, struct weft_text *text)
   for (uint32_t i = 0; i < grid->column_count; i++) {
     struct column *column = &grid->columns[i];
     row_marked |= take_cell(grid, column, step);
-    add_padded(text, grid->cell.data, grid->cell.size, column->width, i == 0);
+    add_padded(text, grid->cell->data, grid->cell->size, column->width, i == 0);
   }
   weft_text_add(text, row_marked ? ROW_MARK "\n" : "\n");
 }
@@ -281,7 +281,7 @@ static enum weft_status layout(struct grid *grid, const struct weft_grid_options
   measure_heads(grid);
   WEFT_TRY(check_size(grid, error)); /* before time is spent on measuring */
   measure_cells(grid);
-  WEFT_TRY(weft_text_status(&grid->cell, error));
+  WEFT_TRY(weft_text_status(grid->cell, error));
   return check_size(grid, error);
 }
 
@@ -292,14 +292,9 @@ enum weft_status weft_grid_print(const struct weft_program *program,
   WEFT_NEED(text, error);
   assert(weft_program_is_sound(program));
   static const struct weft_grid_options everything = {.ranks = NULL};
-  struct grid grid = {.program = program,
-                      .arena = {.allocator = program->allocator},
-                      .cell = {.allocator = program->allocator}};
-  enum weft_status status = layout(&grid, options != NULL ? options : &everything, error);
-  if (status == WEFT_OK) {
-    status = write_grid(&grid, text, error);
-  }
-  weft_text_finish(&grid.cell);
-  weft_arena_finish(&grid.arena);
-  return status;
+  WEFT_SCOPED_ARENA arena = {.allocator = program->allocator};
+  WEFT_SCOPED_TEXT cell = {.allocator = program->allocator};
+  struct grid grid = {.program = program, .arena = &arena, .cell = &cell};
+  WEFT_TRY(layout(&grid, options != NULL ? options : &everything, error));
+  return write_grid(&grid, text, error);
 }
