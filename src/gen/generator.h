@@ -31,21 +31,10 @@ struct weft_generator {
   const char *csv;
 };
 
-/* One per schedule; registry.c lists them all. */
-extern const struct weft_generator weft_generator_gpipe;
-extern const struct weft_generator weft_generator_1f1b;
-extern const struct weft_generator weft_generator_eager_1f1b;
-extern const struct weft_generator weft_generator_looped_bfs;
-extern const struct weft_generator weft_generator_interleaved_1f1b;
-extern const struct weft_generator weft_generator_interleaved_zero_bubble;
-extern const struct weft_generator weft_generator_zbh1;
-extern const struct weft_generator weft_generator_zbv;
-extern const struct weft_generator weft_generator_dualpipev;
-extern const struct weft_generator weft_generator_forward_only;
-extern const struct weft_generator weft_generator_v_shaped;
-extern const struct weft_generator weft_generator_unbalanced;
-extern const struct weft_generator weft_generator_with_w;
-extern const struct weft_generator weft_generator_reordered_b;
+/* One per schedule. */
+#define WEFT_GENERATOR(name) extern const struct weft_generator weft_generator_##name;
+#include "gen/generators.def"
+#undef WEFT_GENERATOR
 
 /* weft_generate() of a shape with a graph (graph_schedule.c): out of the table of a chain. */
 enum weft_status weft_generate_graph(const struct weft_allocator *allocator,

@@ -13,20 +13,9 @@
 WEFT_SCOPED_TYPE(weft_program)
 
 static const struct weft_generator *const generators[] = {
-    &weft_generator_gpipe,
-    &weft_generator_1f1b,
-    &weft_generator_eager_1f1b,
-    &weft_generator_looped_bfs,
-    &weft_generator_interleaved_1f1b,
-    &weft_generator_interleaved_zero_bubble,
-    &weft_generator_zbh1,
-    &weft_generator_zbv,
-    &weft_generator_dualpipev,
-    &weft_generator_forward_only,
-    &weft_generator_v_shaped,
-    &weft_generator_unbalanced,
-    &weft_generator_with_w,
-    &weft_generator_reordered_b,
+#define WEFT_GENERATOR(name) &weft_generator_##name,
+#include "gen/generators.def"
+#undef WEFT_GENERATOR
 };
 
 enum { GENERATOR_COUNT = sizeof generators / sizeof generators[0] };

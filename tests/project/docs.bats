@@ -83,14 +83,13 @@ lines_in() {
   cd "$BATS_TEST_TMPDIR"
   for _ in 1 2; do
     "$apply" --apply "$page"
-    [ "$(grep -c weft_generator_lifo src/gen/registry.c)" -eq 1 ]
-    [ "$(grep -c weft_generator_lifo src/gen/generator.h)" -eq 1 ]
+    [ "$(grep -c '(lifo)' src/gen/generators.def)" -eq 1 ]
     [ "$(grep -c weft_pass_split_b src/lower/passes.h)" -eq 1 ]
   done
   # And who has put a generator of their own in that place.
-  sed -i 's/weft_generator_lifo/weft_generator_mine/' src/gen/registry.c src/gen/generator.h
+  sed -i 's/(lifo)/(mine)/' src/gen/generators.def
   "$apply" --apply "$page"
-  [ "$(grep -c 'weft_generator_\(lifo\|mine\)' src/gen/registry.c)" -eq 2 ]
+  [ "$(grep -c '(lifo)\|(mine)' src/gen/generators.def)" -eq 2 ]
   [ "$(grep -c weft_pass_split_b src/lower/passes.h)" -eq 1 ]
 }
 
