@@ -28,10 +28,6 @@ static void refine(double *per_unit, double time) {
   *per_unit = PER_UNIT_MAX;
 }
 
-static double hop_occupancy(const struct weft_hop_costs *hop, double bytes) {
-  return hop->bytes_per_unit > 0 ? (bytes >= 0 ? bytes : hop->bytes) / hop->bytes_per_unit : 0;
-}
-
 struct scale {
   double per_unit;
   double largest; /* time */
@@ -57,7 +53,7 @@ static void consider_channels(struct scale *scale, const struct weft_program *pr
                               const struct weft_hop_costs *hop) {
   const uint32_t channels = weft_channel_count(program->graph, program->stage_count);
   for (uint32_t k = 0; k < channels; k++) {
-    consider(scale, hop_occupancy(hop, weft_channel_bytes(program->graph, k)));
+    consider(scale, weft_hop_transfer(hop, weft_channel_bytes(program->graph, k)));
   }
 }
 
@@ -88,7 +84,7 @@ static struct scale scale_of(const struct weft_program *program, const struct we
     consider_stage(&scale, &costs->stages[s]);
   }
   consider(&scale, costs->hop.latency);
-  consider(&scale, hop_occupancy(&costs->hop, -1));
+  consider(&scale, weft_hop_transfer(&costs->hop, -1));
   consider_channels(&scale, program, &costs->hop);
   consider_factors(&scale, program, options);
   /* Jittered times are no fractions of anything. */
@@ -133,5 +129,5 @@ enum weft_status weft_ticks_init(struct weft_ticks *ticks, struct weft_arena *ar
 int64_t weft_ticks_occupancy(const struct weft_ticks *ticks, const struct weft_hop_costs *hop,
                              double bytes) {
   assert(ticks->per_unit > 0);
-  return llrint(hop_occupancy(hop, bytes) * ticks->per_unit);
+  return llrint(weft_hop_transfer(hop, bytes) * ticks->per_unit);
 }

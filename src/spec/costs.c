@@ -158,8 +158,8 @@ bool weft_microbatch_size_is_sane(double number) {
   return number >= 1 && number <= WEFT_MICROBATCHES_MAX && number == floor(number);
 }
 
-double weft_hop_transfer(const struct weft_hop_costs *hop) {
-  return hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
+double weft_hop_transfer(const struct weft_hop_costs *hop, double bytes) {
+  return hop->bytes_per_unit > 0 ? (bytes >= 0 ? bytes : hop->bytes) / hop->bytes_per_unit : 0;
 }
 
 enum weft_status weft_costs_create(const struct weft_allocator *allocator, uint32_t stage_count,
@@ -290,10 +290,11 @@ enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage
     }
   }
   WEFT_TRY(check_numbers("hop", NOT_LISTED, weft_hop_cost_fields, &costs->hop, error));
-  if (!weft_cost_is_sane(weft_hop_transfer(&costs->hop))) {
+  const double transfer = weft_hop_transfer(&costs->hop, -1);
+  if (!weft_cost_is_sane(transfer)) {
     return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
                      "hop.bytes / hop.bytes_per_unit is %g: expected a number from 0 to %g",
-                     weft_hop_transfer(&costs->hop), WEFT_COST_MAX);
+                     transfer, WEFT_COST_MAX);
   }
   return WEFT_OK;
 }

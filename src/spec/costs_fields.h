@@ -40,7 +40,7 @@ bool weft_microbatch_size_is_sane(double number);
 /* Not negative, not infinite, not NaN, at most WEFT_COST_MAX. */
 bool weft_cost_is_sane(double number);
 
-/* The second part of a transfer: bytes / bytes_per_unit; 0 without a rate. */
-double weft_hop_transfer(const struct weft_hop_costs *hop);
+/* The second part of a transfer: bytes / bytes_per_unit; 0 without a rate. Bytes < 0: the hop's. */
+double weft_hop_transfer(const struct weft_hop_costs *hop, double bytes);
 
 #endif

@@ -35,16 +35,6 @@ static enum weft_status read_number(const struct weft_json_document *reader, con
   return WEFT_OK;
 }
 
-static const struct weft_cost_field *find_field(const struct weft_cost_field *fields,
-                                                const char *name) {
-  for (; fields->name != NULL; fields++) {
-    if (strcmp(fields->name, name) == 0) {
-      return fields;
-    }
-  }
-  return NULL;
-}
-
 /* The members of an object, all of them numbers. */
 static enum weft_status read_numbers(struct weft_json_document *reader, json_t *object,
                                      const struct weft_cost_field *fields, void *numbers) {
@@ -55,14 +45,12 @@ static enum weft_status read_numbers(struct weft_json_document *reader, json_t *
   }
   uint64_t *ordinal = weft_json_document_enter(reader);
   json_object_foreach(object, key, value) {
-    const struct weft_cost_field *field = find_field(fields, key);
-    if (field == NULL) {
-      return weft_json_document_unknown(reader, fields, sizeof *fields);
+    const struct weft_cost_field *field = fields;
+    while (field->name != NULL && strcmp(field->name, key) != 0) {
+      field++;
     }
-    enum weft_status status = read_number(reader, value, weft_cost_at(numbers, field));
-    if (status < 0) {
-      return status;
-    }
+    WEFT_TRY(field->name != NULL ? read_number(reader, value, weft_cost_at(numbers, field))
+                                 : weft_json_document_unknown(reader, fields, sizeof *fields));
     ++*ordinal;
   }
   weft_json_document_leave(reader);
@@ -82,8 +70,7 @@ static enum weft_status read_stage(struct weft_json_document *reader, json_t *en
   if (stage->b < 0) {
     stage->b = stage->i + stage->w;
     if (!weft_cost_is_sane(stage->b)) {
-      const struct weft_json_location location = weft_json_document_here(reader);
-      return weft_json_document_fail(reader, &location, WEFT_ERR_FORMAT, HINT_RANGE,
+      return weft_json_document_fail(reader, NULL, WEFT_ERR_FORMAT, HINT_RANGE,
                                      "b is left out, and i + w is %g: expected at most %g",
                                      stage->b, WEFT_COST_MAX);
     }
@@ -129,13 +116,12 @@ static enum weft_status read_parts(void *of, json_t *list, void *into) {
 static enum weft_status read_hop(void *reader, json_t *object, void *into) {
   struct weft_hop_costs *hop = into;
   WEFT_TRY(read_numbers(reader, object, weft_hop_cost_fields, hop));
-  if (!weft_cost_is_sane(weft_hop_transfer(hop))) {
-    const struct weft_json_location location = weft_json_document_here(reader);
-    return weft_json_document_fail(reader, &location, WEFT_ERR_FORMAT, HINT_RANGE,
-                                   "bytes / bytes_per_unit is %g: expected at most %g",
-                                   weft_hop_transfer(hop), WEFT_COST_MAX);
-  }
-  return WEFT_OK;
+  const double transfer = weft_hop_transfer(hop, -1);
+  return weft_cost_is_sane(transfer)
+             ? WEFT_OK
+             : weft_json_document_fail(reader, NULL, WEFT_ERR_FORMAT, HINT_RANGE,
+                                       "bytes / bytes_per_unit is %g: expected at most %g",
+                                       transfer, WEFT_COST_MAX);
 }
 
 static enum weft_status read_all_reduce(void *reader, json_t *object, void *into) {

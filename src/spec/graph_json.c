@@ -95,9 +95,8 @@ static enum weft_status read_stages(void *of, json_t *value, void *into) {
                                              reader->stage_count, reader->sorted, &again);
   if (again != UINT32_MAX) {
     *ordinal = again;
-    const struct weft_json_location location = weft_json_document_here(&reader->document);
     return weft_json_document_fail(
-        &reader->document, &location, WEFT_ERR_FORMAT, "give every stage a name of its own",
+        &reader->document, NULL, WEFT_ERR_FORMAT, "give every stage a name of its own",
         "stage %" PRIu32 " has this name already", find_name(reader, reader->names[again])->stage);
   }
   weft_json_document_leave(&reader->document);
@@ -189,8 +188,7 @@ static enum weft_status check_document(struct graph_reader *reader, json_t *root
   }
   const char *schema = json_string_value(json_object_get(root, "schema"));
   if (schema == NULL || strcmp(schema, SCHEMA) != 0) {
-    const struct weft_json_location location = weft_json_document_here(&reader->document);
-    return weft_json_document_fail(&reader->document, &location, WEFT_ERR_FORMAT, HINT_EXAMPLE,
+    return weft_json_document_fail(&reader->document, NULL, WEFT_ERR_FORMAT, HINT_EXAMPLE,
                                    "expected \"schema\": \"" SCHEMA "\"%s",
                                    schema != NULL ? ", found another one" : "");
   }
@@ -218,9 +216,7 @@ static enum weft_status read_root(struct graph_reader *reader, json_t *root,
     if (edge != WEFT_EDGE_NONE) {
       *weft_json_document_enter(&reader->document) = edge;
     }
-    const struct weft_json_location location = weft_json_document_here(&reader->document);
-    (void)weft_json_document_fail(&reader->document, &location, status, why.hint, "%s",
-                                  why.message);
+    (void)weft_json_document_fail(&reader->document, NULL, status, why.hint, "%s", why.message);
   }
   return status;
 }

@@ -60,10 +60,6 @@ static size_t word_end(const struct scan *scan) {
   return at;
 }
 
-static bool is_blank(char byte) {
-  return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n';
-}
-
 static void take_separator(struct scan *scan, char byte) {
   struct level *level = top(scan);
   if (byte == ',' && level != NULL) {
@@ -95,7 +91,7 @@ static bool next(struct scan *scan) {
     open_level(scan);
   }
   scan->begin = scan->end;
-  while (scan->begin < scan->size && is_blank(scan->text[scan->begin])) {
+  while (scan->begin < scan->size && memchr(" \t\r\n", scan->text[scan->begin], 4) != NULL) {
     scan->begin++;
   }
   scan->end = scan->begin;
@@ -173,7 +169,8 @@ static struct weft_json_location location_of(const struct scan *scan, bool found
   return location;
 }
 
-struct weft_json_location weft_json_document_here(const struct weft_json_document *document) {
+/* Where the value being read is. */
+static struct weft_json_location find_value(const struct weft_json_document *document) {
   assert(document->text != NULL || document->size == 0);
   struct scan scan = {.text = document->text, .size = document->size};
   do {
@@ -203,17 +200,18 @@ enum weft_status weft_json_document_fail(const struct weft_json_document *docume
                                          enum weft_status status, const char *hint,
                                          const char *format, ...) {
   char name[128], what[448];
+  const struct weft_json_location at = location != NULL ? *location : find_value(document);
   va_list arguments;
   va_start(arguments, format);
   weft_mark_cut(what, sizeof what, vsnprintf(what, sizeof what, format, arguments));
   va_end(arguments);
   weft_escape(name, sizeof name, document->name, strlen(document->name));
   (void)weft_fail(document->error, status, hint != NULL ? hint : document->hint,
-                  "%s:%" PRIu64 ":%" PRIu64 ": %s%s%s", name, location->line, location->column,
-                  location->field, location->field[0] != '\0' ? ": " : "", what);
+                  "%s:%" PRIu64 ":%" PRIu64 ": %s%s%s", name, at.line, at.column, at.field,
+                  at.field[0] != '\0' ? ": " : "", what);
   if (document->error != NULL) {
-    document->error->line = location->line;
-    document->error->column = location->column;
+    document->error->line = at.line;
+    document->error->column = at.column;
   }
   return status;
 }
@@ -235,7 +233,7 @@ static const char *found_at(const struct weft_json_document *document,
 
 enum weft_status weft_json_document_unexpected(const struct weft_json_document *document,
                                                const char *hint, const char *expected) {
-  const struct weft_json_location location = weft_json_document_here(document);
+  const struct weft_json_location location = find_value(document);
   char found[48];
   return weft_json_document_fail(document, &location, WEFT_ERR_FORMAT, hint,
                                  "expected %s, found %s", expected,
@@ -246,12 +244,10 @@ enum weft_status weft_json_document_require(const struct weft_json_document *doc
                                             const json_t *object, const char *hint, const char *key,
                                             const char *expected) {
   assert(object != NULL && key != NULL && expected != NULL);
-  if (json_object_get(object, key) != NULL) {
-    return WEFT_OK;
-  }
-  const struct weft_json_location location = weft_json_document_here(document);
-  return weft_json_document_fail(document, &location, WEFT_ERR_FORMAT, hint,
-                                 "%s is missing: expected %s", key, expected);
+  return json_object_get(object, key) != NULL
+             ? WEFT_OK
+             : weft_json_document_fail(document, NULL, WEFT_ERR_FORMAT, hint,
+                                       "%s is missing: expected %s", key, expected);
 }
 
 /* ---- Lists and objects ---- */
@@ -278,17 +274,15 @@ enum weft_status weft_json_document_check_list(const struct weft_json_document *
   if (count > 0 && count <= limit) {
     return WEFT_OK;
   }
-  const struct weft_json_location location = weft_json_document_here(document);
-  return count == 0
-             ? weft_json_document_fail(document, &location, WEFT_ERR_FORMAT, document->example,
-                                       "expected at least one entry, found an empty list")
-             : weft_json_document_fail(document, &location, WEFT_ERR_LIMIT, limit_hint,
-                                       "%zu entries; the limit is %" PRIu32, count, limit);
+  return count == 0 ? weft_json_document_fail(document, NULL, WEFT_ERR_FORMAT, document->example,
+                                              "expected at least one entry, found an empty list")
+                    : weft_json_document_fail(document, NULL, WEFT_ERR_LIMIT, limit_hint,
+                                              "%zu entries; the limit is %" PRIu32, count, limit);
 }
 
 enum weft_status weft_json_document_unknown(const struct weft_json_document *document,
                                             const void *table, size_t size) {
-  struct weft_json_location location = weft_json_document_here(document);
+  struct weft_json_location location = find_value(document);
   char known[192] = "";
   size_t used = 0;
   for (const char *entry = table; used < sizeof known; entry += size) {
@@ -319,10 +313,7 @@ enum weft_status weft_json_document_read(void *reader, json_t *object,
     }
     if (member->read != NULL) {
       void *at = into != NULL ? (char *)into + member->offset : NULL;
-      const enum weft_status status = member->read(reader, value, at);
-      if (status < 0) {
-        return status;
-      }
+      WEFT_TRY(member->read(reader, value, at));
     }
     ++*ordinal;
   }

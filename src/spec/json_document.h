@@ -49,10 +49,8 @@ enum weft_status weft_json_document_load(const struct weft_json_document *docume
                                          size_t bytes_max, uint32_t commas_max, size_t flags,
                                          json_t **out);
 
-/* Where the value being read is. */
-struct weft_json_location weft_json_document_here(const struct weft_json_document *document);
-
-/* "file:line:column: field: ..."; hint NULL: the document's. */
+/* "file:line:column: field: ..."; location NULL: where the value being read is; hint NULL: the
+ * document's. */
 enum weft_status weft_json_document_fail(const struct weft_json_document *document,
                                          const struct weft_json_location *location,
                                          enum weft_status status, const char *hint,

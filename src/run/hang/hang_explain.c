@@ -24,9 +24,7 @@ static bool is_rank(const json_t *value) {
 }
 
 static enum weft_status fail_dump(const struct weft_json_document *document, const char *what) {
-  const struct weft_json_location location = weft_json_document_here(document);
-  return weft_json_document_fail(document, &location, WEFT_ERR_FORMAT, NULL, "not a dump: %s",
-                                 what);
+  return weft_json_document_fail(document, NULL, WEFT_ERR_FORMAT, NULL, "not a dump: %s", what);
 }
 
 static enum weft_status read_dump(const struct weft_json_document *document, json_t *json,
