@@ -84,6 +84,11 @@ WEFT_API uint32_t weft_graph_find(const struct weft_graph *graph, uint32_t from,
  * with gradients. */
 WEFT_API bool weft_graph_is_chain(const struct weft_graph *graph);
 
+/* How many of its edges have to be told: none of a chain, whose edges go without saying. */
+static inline uint32_t weft_graph_told_edges(const struct weft_graph *graph) {
+  return weft_graph_is_chain(graph) ? 0 : graph->edge_count;
+}
+
 /* Same stages and edges; sizes and names are not compared. NULL is a chain of any length. */
 WEFT_API bool weft_graph_equal(const struct weft_graph *a, const struct weft_graph *b);
 

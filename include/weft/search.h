@@ -144,6 +144,7 @@ WEFT_API void weft_search_answer_destroy(struct weft_search_answer *answer);
 struct weft_memory_need {
   double least;  /* no schedule fits into less */
   double enough; /* some schedule needs no more */
+  bool of_tried; /* on the placements that weft_search() tries, which are not all */
 };
 
 /* The smallest memory limit for which the request has a schedule, over all placements and

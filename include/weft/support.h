@@ -55,6 +55,9 @@ WEFT_API enum weft_status weft_fail_memory(struct weft_error *error, size_t byte
  * truncated with "..."; returns `buffer`. For building messages. */
 WEFT_API char *weft_escape(char *buffer, size_t buffer_size, const char *data, size_t size);
 
+/* Characters of well-formed UTF-8: the columns that it takes on a screen. */
+WEFT_API size_t weft_count_characters(const char *data, size_t size);
+
 /* A time or size for people: at most three digits behind the point, no zeros at the end; tiny and
  * huge ones with an exponent. WEFT_AMOUNT_SIZE bytes are enough. Returns `buffer`. */
 #define WEFT_AMOUNT_SIZE 40

@@ -20,18 +20,13 @@ static bool reserve(struct weft_text *text, size_t more) {
   if (text->capacity - text->size > more) {
     return true;
   }
-  const struct weft_allocator *allocator =
-      text->allocator != NULL ? text->allocator : weft_allocator_default();
   uint64_t needed;
-  if (!weft_add(text->size, (uint64_t)more + 1, &needed) || needed > PTRDIFF_MAX / 2) {
-    text->failed = true;
-    return false;
-  }
   size_t capacity = text->capacity * 2 < TEXT_BYTES_MIN ? TEXT_BYTES_MIN : text->capacity * 2;
-  if (capacity < needed) {
-    capacity = (size_t)needed;
+  char *data = NULL;
+  if (weft_add(text->size, (uint64_t)more + 1, &needed) && needed <= PTRDIFF_MAX / 2) {
+    capacity = capacity < needed ? (size_t)needed : capacity;
+    data = weft_array_resize(text->allocator, text->data, text->capacity, capacity, 1);
   }
-  char *data = allocator->reallocate(allocator->context, text->data, text->capacity, capacity);
   if (data == NULL) {
     text->failed = true;
     return false;
@@ -92,6 +87,15 @@ void weft_text_addf(struct weft_text *text, const char *format, ...) {
   (void)vsnprintf(text->data + text->size, (size_t)size + 1, format, arguments);
   va_end(arguments);
   text->size += (size_t)size;
+}
+
+size_t weft_count_characters(const char *data, size_t size) {
+  assert(data != NULL || size == 0);
+  size_t count = 0;
+  for (size_t i = 0; i < size; i++) {
+    count += ((unsigned char)data[i] & 0xc0) != 0x80;
+  }
+  return count;
 }
 
 /* Overlong forms and surrogates are not well-formed. */

@@ -57,6 +57,9 @@ static inline uint32_t weft_ops_with_microbatch(void) {
 /* Ops whose result crosses to the neighbour stage: F downwards, B and I upwards. */
 #define WEFT_OPS_GRADIENT (WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_I))
 
+/* Ops of cells that compute. */
+#define WEFT_OPS_COMPUTE_CELL (WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B))
+
 /* All of the backward. */
 #define WEFT_OPS_BACKWARD (WEFT_OPS_GRADIENT | WEFT_OP_BIT(WEFT_OP_W))
 
@@ -163,6 +166,23 @@ static inline uint32_t weft_action_input_count(const struct weft_graph *graph,
 static inline uint32_t weft_action_input_at(const struct weft_graph *graph,
                                             struct weft_action action, uint32_t k) {
   return weft_action_edge_stage(graph, action, k, true);
+}
+
+/* Whether a test holds for each of them. */
+typedef bool weft_stage_test(const void *context, struct weft_action action, uint32_t stage);
+WEFT_GRAPH_INLINE bool weft_action_inputs_all(const struct weft_graph *graph,
+                                              struct weft_action action, uint32_t stage_count,
+                                              weft_stage_test *test, const void *context) {
+  const uint32_t count = weft_action_input_count(graph, action, stage_count);
+  if (graph == NULL) { /* one at most: no loop */
+    return count == 0 || test(context, action, weft_action_input_at(NULL, action, 0));
+  }
+  for (uint32_t k = 0; k < count; k++) {
+    if (!test(context, action, weft_action_input_at(graph, action, k))) {
+      return false;
+    }
+  }
+  return true;
 }
 
 /* The stages that consume what it makes, ascending. */

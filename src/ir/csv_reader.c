@@ -41,26 +41,31 @@ static const char *cell_end(const struct reader *reader) {
   return end;
 }
 
-/* The fault at `where`: "file:line:column: in cell 'x': expected ..., found ...". */
-static enum weft_status fault(struct reader *reader, const char *where, enum weft_status status,
-                              const char *expected, const char *hint) {
-  char cell[96], name[128];
-  const char *end = cell_end(reader);
-  weft_escape(cell, sizeof cell, reader->cell_begin, (size_t)(end - reader->cell_begin));
+/* "file:line:column: " and what is wrong there. */
+static enum weft_status fail_at(struct reader *reader, uint64_t column, enum weft_status status,
+                                const char *hint, const char *what) {
+  char name[128];
   weft_escape(name, sizeof name, reader->name, strlen(reader->name));
-  const uint64_t column = (uint64_t)(where - reader->line_begin) + 1;
-  char byte[8] = "", found[32] = "the end of the cell";
-  if (where < end) {
-    (void)snprintf(found, sizeof found, "'%s'", weft_escape(byte, sizeof byte, where, 1));
-  }
-  (void)weft_fail(reader->error, status, hint,
-                  "%s:%" PRIu64 ":%" PRIu64 ": in cell '%s': expected %s, found %s", name,
-                  reader->line, column, cell, expected, found);
+  (void)weft_fail(reader->error, status, hint, "%s:%" PRIu64 ":%" PRIu64 ": %s", name, reader->line,
+                  column, what);
   if (reader->error != NULL) {
     reader->error->line = reader->line;
     reader->error->column = column;
   }
   return status;
+}
+
+/* The fault at `where`: "in cell 'x': expected ..., found ...". */
+static enum weft_status fault(struct reader *reader, const char *where, enum weft_status status,
+                              const char *expected, const char *hint) {
+  char cell[96], byte[8] = "", found[32] = "the end of the cell", what[320];
+  const char *end = cell_end(reader);
+  weft_escape(cell, sizeof cell, reader->cell_begin, (size_t)(end - reader->cell_begin));
+  if (where < end) {
+    (void)snprintf(found, sizeof found, "'%s'", weft_escape(byte, sizeof byte, where, 1));
+  }
+  (void)snprintf(what, sizeof what, "in cell '%s': expected %s, found %s", cell, expected, found);
+  return fail_at(reader, (uint64_t)(where - reader->line_begin) + 1, status, hint, what);
 }
 
 #define HINT_LANGUAGE "actions look like 0F1, 2SEND_F0, 3UNSHARD or (0F8;7B0)OVERLAP_F_B"
@@ -422,20 +427,10 @@ static enum weft_status make_graph(struct reader *reader, const struct weft_edge
   uint32_t edge;
   const enum weft_status status = weft_graph_make(reader->builder.allocator, stages, edges, count,
                                                   NULL, &reader->graph, &edge, &why);
-  if (status < 0) {
-    char name[128];
-    const uint64_t column = edge_column(reader, edge);
-    (void)weft_fail(reader->error, status, why.hint, "%s:%" PRIu64 ":%" PRIu64 ": %s",
-                    weft_escape(name, sizeof name, reader->name, strlen(reader->name)),
-                    reader->line, column, why.message);
-    if (reader->error != NULL) {
-      reader->error->line = reader->line;
-      reader->error->column = column;
-    }
-    return status;
-  }
   reader->stage_limit = stages;
-  return WEFT_OK;
+  return status == WEFT_OK
+             ? WEFT_OK
+             : fail_at(reader, edge_column(reader, edge), status, why.hint, why.message);
 }
 
 /* Empty cells up to the end of the row, which a spreadsheet adds to short ones. */

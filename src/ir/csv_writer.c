@@ -88,11 +88,11 @@ static void print_row(const struct weft_program *program, uint32_t rank, struct 
   weft_text_append(text, "\n", 1);
 }
 
-/* "#graph,0>1,0>2F": the edges; an F where no gradient comes back. */
+/* "#graph,0>1,0>2F": the edges; an F where no gradient comes back. Nothing of a chain. */
 static void print_graph(const struct weft_graph *graph, struct weft_text *text) {
-  weft_text_add(text, "#graph");
-  for (uint32_t e = 0; e < graph->edge_count; e++) {
-    weft_text_append(text, ",", 1);
+  const uint32_t count = weft_graph_told_edges(graph);
+  for (uint32_t e = 0; e < count; e++) {
+    weft_text_add(text, e == 0 ? "#graph," : ",");
     weft_text_add_number(text, graph->edges[e].from);
     weft_text_append(text, ">", 1);
     weft_text_add_number(text, graph->edges[e].to);
@@ -100,7 +100,7 @@ static void print_graph(const struct weft_graph *graph, struct weft_text *text) 
       weft_text_append(text, "F", 1);
     }
   }
-  weft_text_append(text, "\n", 1);
+  weft_text_add(text, count > 0 ? "\n" : "");
 }
 
 bool weft_program_rank_acts(const struct weft_program *program, uint32_t rank) {
@@ -143,9 +143,7 @@ void weft_program_note(const struct weft_program *program, struct weft_text *tex
 
 void weft_program_print(const struct weft_program *program, struct weft_text *text) {
   assert(program != NULL && text != NULL);
-  if (!weft_graph_is_chain(program->graph)) {
-    print_graph(program->graph, text);
-  }
+  print_graph(program->graph, text);
   for (uint32_t r = 0; r < program->rank_count; r++) {
     print_row(program, r, text);
   }

@@ -185,12 +185,6 @@ static void index_edges(const struct weft_graph *graph, enum end end, bool gradi
   list->begin[0] = 0;
 }
 
-static struct weft_edge_list make_list(struct weft_arena *arena, const struct weft_graph *graph) {
-  return (struct weft_edge_list){
-      weft_arena_allocate(arena, graph->stage_count + (size_t)1, sizeof(uint32_t)),
-      weft_arena_allocate(arena, graph->edge_count, sizeof(uint32_t))};
-}
-
 static void copy_names(struct weft_arena *arena, struct weft_graph *graph,
                        const char *const *names) {
   if (names == NULL) {
@@ -210,7 +204,8 @@ static enum weft_status fill_graph(struct weft_arena *arena, struct weft_graph *
   struct weft_edge_list *const lists[] = {&graph->in, &graph->out, &graph->gradient_in,
                                           &graph->gradient_out};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(lists); k++) {
-    *lists[k] = make_list(arena, graph);
+    lists[k]->begin = weft_arena_allocate(arena, graph->stage_count + 1, sizeof(uint32_t));
+    lists[k]->edges = weft_arena_allocate(arena, graph->edge_count, sizeof(uint32_t));
   }
   copy_names(arena, graph, names);
   WEFT_TRY(weft_arena_status(arena, error));

@@ -16,10 +16,8 @@ struct edge_end {
 
 static int compare_ends(const void *a, const void *b) {
   const struct edge_end *x = a, *y = b;
-  if (x->rank != y->rank) {
-    return x->rank < y->rank ? -1 : 1;
-  }
-  return (x->queue > y->queue) - (x->queue < y->queue);
+  return x->rank != y->rank ? (x->rank > y->rank) - (x->rank < y->rank)
+                            : (x->queue > y->queue) - (x->queue < y->queue);
 }
 
 /* Of a rank, for transfers with the rank `other`. */

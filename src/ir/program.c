@@ -64,6 +64,18 @@ enum weft_status weft_program_allocate(const struct weft_allocator *allocator, u
   return WEFT_OK;
 }
 
+size_t weft_program_most_in_row(const struct weft_program *program, uint32_t ops) {
+  size_t most = 0;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    size_t count = 0;
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
+      count += weft_op_in(program->actions[i].op, ops);
+    }
+    most = count > most ? count : most;
+  }
+  return most;
+}
+
 bool weft_program_has(const struct weft_program *program, uint32_t ops) {
   for (uint64_t i = 0; i < program->action_count; i++) {
     if (weft_op_in(program->actions[i].op, ops)) {
@@ -189,7 +201,7 @@ uint64_t weft_program_hash(const struct weft_program *program) {
   for (uint32_t r = 0; r <= program->rank_count; r++) {
     hash = hash_number(hash, program->row_begin[r]);
   }
-  const uint32_t edges = weft_graph_is_chain(program->graph) ? 0 : program->graph->edge_count;
+  const uint32_t edges = weft_graph_told_edges(program->graph);
   for (uint32_t e = 0; e < edges; e++) {
     const struct weft_edge *edge = &program->graph->edges[e];
     hash = hash_number(

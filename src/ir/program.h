@@ -25,7 +25,10 @@ uint64_t weft_program_step_at(const struct weft_program *program, uint32_t rank,
 /* Records of the longest row. */
 uint64_t weft_program_longest_row(const struct weft_program *program);
 
-/* Whether an op of the set (ir/action.h) occurs. */
+/* The most records with an op of the set (ir/action.h) in any row. */
+size_t weft_program_most_in_row(const struct weft_program *program, uint32_t ops);
+
+/* Whether an op of the set occurs. */
 bool weft_program_has(const struct weft_program *program, uint32_t ops);
 
 /* Level, stage and microbatch count, read off the actions. */

@@ -353,14 +353,6 @@ WEFT_GRAPH_INLINE void step_rank(struct weft_timed_machine *machine, uint32_t ra
   state->clock = clock;
 }
 
-static void step_plain(struct weft_timed_machine *machine, uint32_t rank) {
-  step_rank(machine, rank, true);
-}
-
-static void step_any(struct weft_timed_machine *machine, uint32_t rank) {
-  step_rank(machine, rank, false);
-}
-
 static void reset(struct weft_timed_machine *machine, const int64_t *starts) {
   const struct weft_program *program = machine->placed.program;
   int64_t *const inputs = machine->inputs;
@@ -404,9 +396,9 @@ bool weft_timed_run(struct weft_timed_machine *machine, const int64_t *starts) {
   while (machine->work_count > 0) {
     const uint32_t rank = machine->work[--machine->work_count];
     if (plain) {
-      step_plain(machine, rank);
+      step_rank(machine, rank, true);
     } else {
-      step_any(machine, rank);
+      step_rank(machine, rank, false);
     }
   }
   return !machine->lacks_memory;

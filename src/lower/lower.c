@@ -115,12 +115,12 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
                                   .by_time = options->by_time};
   struct weft_program *made = NULL;
   const enum weft_status status = run_passes(&input, options, &made, error);
-  if (status < 0) {
+  if (status == WEFT_OK) {
+    *out = made;
+  } else {
     weft_program_destroy(made);
-    return status;
   }
-  *out = made;
-  return WEFT_OK;
+  return status;
 }
 
 enum weft_status weft_lower_transfers(const struct weft_allocator *allocator,

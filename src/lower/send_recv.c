@@ -37,14 +37,19 @@ struct row {
   struct weft_action *out;
 };
 
-/* Where a stage lives, how many results of each kind it makes, and the rank that takes them:
+/* The results of one kind that a stage makes, how many stages take them, and the rank of those:
  * WEFT_RANK_NONE where they stay on the rank or no rank does, of several the last one. */
+struct results {
+  uint64_t count;
+  uint32_t takers;
+  uint32_t to;
+};
+
+/* Where a stage lives, and what it makes. */
 struct stage {
   uint32_t rank;
-  uint32_t activation_to;
-  uint32_t gradient_to;
-  uint64_t activations;
-  uint64_t gradients;
+  struct results activations;
+  struct results gradients;
 };
 
 struct transfer_pass {
@@ -79,8 +84,8 @@ static void read_rows(struct transfer_pass *pass) {
         continue;
       }
       struct stage *stage = &pass->stages[action.stage];
-      stage->activations += action.op == WEFT_OP_F;
-      stage->gradients += weft_op_in(action.op, WEFT_OPS_GRADIENT);
+      stage->activations.count += action.op == WEFT_OP_F;
+      stage->gradients.count += weft_op_in(action.op, WEFT_OPS_GRADIENT);
       if (stage->rank != r) {
         pass->split_stage = stage->rank == WEFT_RANK_NONE ? pass->split_stage : action.stage;
         stage->rank = r;
@@ -112,23 +117,22 @@ static inline uint32_t rank_to(const struct transfer_pass *pass, uint32_t stage,
   return from == WEFT_RANK_NONE || from == to ? WEFT_RANK_NONE : to;
 }
 
-/* Returns who takes an op's results. A transfer is one more action here and one more there, which
+/* Finds who takes an op's results. A transfer is one more action here and one more there, which
  * makes the sizes of the rows to come exact. */
-static uint32_t link_stage(struct transfer_pass *pass, enum weft_op op, uint32_t stage,
-                           uint64_t results) {
+static void link_stage(struct transfer_pass *pass, enum weft_op op, uint32_t stage,
+                       struct results *results) {
   const struct weft_action action = weft_action_make(op, stage, 0);
-  const uint32_t count = weft_action_output_count(pass->graph, action, pass->stage_count);
-  uint32_t last = WEFT_RANK_NONE;
-  for (uint32_t k = 0; k < count; k++) {
+  results->takers = weft_action_output_count(pass->graph, action, pass->stage_count);
+  results->to = WEFT_RANK_NONE;
+  for (uint32_t k = 0; k < results->takers; k++) {
     const uint32_t to = rank_to(pass, stage, weft_action_output_at(pass->graph, action, k));
     if (to != WEFT_RANK_NONE) {
-      last = to;
-      pass->row_sizes[pass->stages[stage].rank] += results;
-      pass->row_sizes[to] += results;
-      pass->transfers += results;
+      results->to = to;
+      pass->row_sizes[pass->stages[stage].rank] += results->count;
+      pass->row_sizes[to] += results->count;
+      pass->transfers += results->count;
     }
   }
-  return last;
 }
 
 static inline uint64_t *made_word(const struct transfer_pass *pass, struct weft_action action,
@@ -137,23 +141,14 @@ static inline uint64_t *made_word(const struct transfer_pass *pass, struct weft_
   return &map[stage * pass->stage_words + (action.microbatch >> 6)];
 }
 
-static inline bool is_made(const struct transfer_pass *pass, struct weft_action action,
-                           uint32_t producer) {
+static inline bool is_made(const void *context, struct weft_action action, uint32_t producer) {
+  const struct transfer_pass *pass = context;
   return ((*made_word(pass, action, producer) >> (action.microbatch & 63)) & 1) != 0;
 }
 
 WEFT_GRAPH_INLINE bool is_ready(const struct transfer_pass *pass, const struct weft_graph *graph,
                                 struct weft_action action) {
-  const uint32_t count = weft_action_input_count(graph, action, pass->stage_count);
-  if (graph == NULL) { /* one at most: no loop */
-    return count == 0 || is_made(pass, action, weft_action_input_at(NULL, action, 0));
-  }
-  for (uint32_t k = 0; k < count; k++) {
-    if (!is_made(pass, action, weft_action_input_at(graph, action, k))) {
-      return false;
-    }
-  }
-  return true;
+  return weft_action_inputs_all(graph, action, pass->stage_count, is_made, pass);
 }
 
 /* Sends what an action made to a stage of another rank, and wakes that rank, which may have waited
@@ -182,15 +177,17 @@ WEFT_GRAPH_INLINE void publish(struct transfer_pass *pass, const struct weft_gra
   }
   *made_word(pass, action, action.stage) |= UINT64_C(1) << (action.microbatch & 63);
   const struct stage *stage = &pass->stages[action.stage];
-  const uint32_t last = action.op == WEFT_OP_F ? stage->activation_to : stage->gradient_to;
-  if (last == WEFT_RANK_NONE) {
+  const struct results *results = action.op == WEFT_OP_F ? &stage->activations : &stage->gradients;
+  if (results->to == WEFT_RANK_NONE) {
     return;
   }
-  const uint32_t count =
-      graph == NULL ? 1 : weft_action_output_count(graph, action, pass->stage_count);
-  for (uint32_t k = 0; k < count; k++) {
+  if (results->takers == 1) {
+    send_to(pass, graph, from, action, weft_action_output_at(graph, action, 0), results->to);
+    return;
+  }
+  for (uint32_t k = 0; k < results->takers; k++) {
     const uint32_t consumer = weft_action_output_at(graph, action, k);
-    const uint32_t rank = count == 1 ? last : rank_to(pass, action.stage, consumer);
+    const uint32_t rank = rank_to(pass, action.stage, consumer);
     if (rank != WEFT_RANK_NONE) {
       send_to(pass, graph, from, action, consumer, rank);
     }
@@ -274,11 +271,9 @@ struct moment {
 /* In order of time, results before begins, then of ranks and rows. */
 static int compare_moments(const void *a, const void *b) {
   const struct moment *x = a, *y = b;
-  if (x->time != y->time) {
-    return x->time < y->time ? -1 : 1;
-  }
-  return x->begins != y->begins ? (int)x->begins - (int)y->begins
-                                : (x->record > y->record) - (x->record < y->record);
+  return x->time != y->time       ? (x->time > y->time) - (x->time < y->time)
+         : x->begins != y->begins ? (int)x->begins - (int)y->begins
+                                  : (x->record > y->record) - (x->record < y->record);
 }
 
 /* When a cell begins, on a rank that is free from `begin` on; messages take no time. */
@@ -470,8 +465,8 @@ static enum weft_status lower_rows(struct transfer_pass *pass, struct weft_progr
   WEFT_TRY(check_one_rank_per_stage(pass, error));
   for (uint32_t s = 0; s < pass->stage_count; s++) {
     struct stage *stage = &pass->stages[s];
-    stage->activation_to = link_stage(pass, WEFT_OP_F, s, stage->activations);
-    stage->gradient_to = link_stage(pass, WEFT_OP_B, s, stage->gradients);
+    link_stage(pass, WEFT_OP_F, s, &stage->activations);
+    link_stage(pass, WEFT_OP_B, s, &stage->gradients);
   }
   WEFT_TRY(weft_program_allocate(pass->input->allocator, pass->input->program->rank_count,
                                  pass->row_sizes, &lowered, error));

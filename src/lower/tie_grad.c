@@ -39,11 +39,10 @@ static void read_action(const struct tying *tying, struct weft_action action,
 
 static struct row_facts read_row(const struct tying *tying, uint32_t rank) {
   const struct weft_program *program = tying->input->program;
-  const uint32_t computes = WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B);
   struct row_facts facts = {.compute_end = program->row_begin[rank]};
   for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1];) {
     const uint64_t end = i + weft_cell_records(&program->actions[i]);
-    if (weft_op_in(program->actions[i].op, computes)) {
+    if (weft_op_in(program->actions[i].op, WEFT_OPS_COMPUTE_CELL)) {
       facts.compute_end = end;
     }
     for (; i < end; i++) {

@@ -420,7 +420,7 @@ static enum weft_status plan_all(struct choosing *choosing, struct weft_error *e
 static enum weft_status explain_memory(const struct choosing *choosing, struct weft_error *error) {
   static const char hint[] = "give more memory, or use more ranks";
   const struct weft_search_request *search = &choosing->request->search;
-  struct weft_memory_need need = {INFINITY, INFINITY};
+  struct weft_memory_need need = {.least = INFINITY, .enough = INFINITY};
   const struct candidate *where = NULL;
   for (uint32_t n = 0; n < choosing->count; n++) {
     struct weft_search_request request = request_of(choosing, &choosing->list[n]);

@@ -188,6 +188,7 @@ enum weft_status weft_plan_least_memory(const struct weft_allocator *allocator,
   starved.memory_limit = 0;
   WEFT_TRY(weft_plan_layouts_init(&layouts, allocator, &starved, starved.effort, NULL, error));
   const enum weft_status status = find_need(&layouts, &starved, control, need, error);
+  need->of_tried = layouts.has_others;
   weft_plan_layouts_finish(&layouts);
   return status;
 }
@@ -202,6 +203,6 @@ enum weft_status weft_search_least_memory(const struct weft_allocator *allocator
   struct weft_plan_need found;
   weft_search_control_start(&control, request);
   WEFT_TRY(weft_plan_least_memory(allocator, request, &control, &found, error));
-  *need = (struct weft_memory_need){found.least, found.enough};
+  *need = (struct weft_memory_need){found.least, found.enough, found.of_tried};
   return WEFT_OK;
 }

@@ -231,9 +231,6 @@ void weft_add_time(struct weft_text *text, const struct weft_picture *picture, d
 
 enum { LISTED_MAX = 12 };
 
-/* A chain's edges say nothing. */
-static bool is_listed(const struct weft_graph *graph) { return !weft_graph_is_chain(graph); }
-
 static void add_rest(struct weft_text *text, uint32_t count) {
   if (count > LISTED_MAX) {
     weft_text_addf(text, " and %" PRIu32 " more", count - LISTED_MAX);
@@ -242,7 +239,7 @@ static void add_rest(struct weft_text *text, uint32_t count) {
 
 void weft_add_edges(struct weft_text *text, const struct weft_graph *graph) {
   assert(text != NULL);
-  const uint32_t count = is_listed(graph) ? weft_graph_edge_count(graph, 0) : 0;
+  const uint32_t count = weft_graph_told_edges(graph);
   weft_text_add(text, count > 0 ? "edges" : "");
   for (uint32_t e = 0; e < count && e < LISTED_MAX; e++) {
     const struct weft_edge edge = weft_graph_edge(graph, e);
@@ -255,21 +252,12 @@ void weft_add_edges(struct weft_text *text, const struct weft_graph *graph) {
 void weft_add_stage_names(struct weft_text *text, const struct weft_graph *graph) {
   assert(text != NULL);
   const uint32_t count =
-      is_listed(graph) && weft_graph_has_names(graph) ? weft_graph_stage_count(graph) : 0;
+      weft_graph_told_edges(graph) > 0 && weft_graph_has_names(graph) ? graph->stage_count : 0;
   for (uint32_t s = 0; s < count && s < LISTED_MAX; s++) {
     weft_text_add(text, s > 0 ? ", " : "stages ");
     weft_graph_add_stage(graph, s, text);
   }
   add_rest(text, count);
-}
-
-size_t weft_count_characters(const char *data, size_t size) {
-  assert(data != NULL || size == 0);
-  size_t count = 0;
-  for (size_t i = 0; i < size; i++) {
-    count += ((unsigned char)data[i] & 0xc0) != 0x80;
-  }
-  return count;
 }
 
 /* Bytes of the first `count` characters. */
@@ -310,7 +298,7 @@ static void add_byte(struct weft_text *text, char byte) {
 }
 
 void weft_add_json_string(struct weft_text *text, const char *string) {
-  struct weft_text safe = {.allocator = text->allocator};
+  WEFT_SCOPED_TEXT safe = {.allocator = text->allocator};
   weft_text_add_escaped(&safe, string, strlen(string));
   text->failed |= safe.failed;
   weft_text_add(text, "\"");
@@ -318,7 +306,6 @@ void weft_add_json_string(struct weft_text *text, const char *string) {
     add_byte(text, safe.data[i]);
   }
   weft_text_add(text, "\"");
-  weft_text_finish(&safe);
 }
 
 /* ---- Pictures ---- */
@@ -346,6 +333,10 @@ enum weft_status weft_picture_begin(const struct weft_picture *picture,
     }
   }
   return weft_sim_require_events(picture->simulation, error);
+}
+
+bool weft_picture_names_edges(const struct weft_picture *picture) {
+  return picture->simulation->program->graph != NULL;
 }
 
 const char *weft_picture_note(const struct weft_picture *picture, char buffer[WEFT_NOTE_SIZE]) {

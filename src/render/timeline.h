@@ -89,6 +89,10 @@ enum weft_status weft_picture_begin(const struct weft_picture *picture,
                                     const struct weft_width_limits *limits,
                                     struct weft_render_options *chosen, struct weft_error *error);
 
+/* Whether it says over which edges transfers go: where stages form a graph, the other end of one is
+ * not simply the neighbour. */
+bool weft_picture_names_edges(const struct weft_picture *picture);
+
 /* ---- Words and numbers ---- */
 
 /* 1, 2 or 5 times a power of ten: the smallest step that cuts `length` into at
@@ -124,8 +128,5 @@ void weft_add_line_text(struct weft_text *text, const char *outside, size_t widt
 /* Outside text as a JSON string. Control bytes and invalid UTF-8 are written out as \xNN,
  * as on a terminal, and nothing in it can end the HTML element that the JSON is in. */
 void weft_add_json_string(struct weft_text *text, const char *string);
-
-/* Characters of well-formed UTF-8. */
-size_t weft_count_characters(const char *data, size_t size);
 
 #endif

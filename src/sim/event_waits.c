@@ -26,6 +26,23 @@ uint64_t weft_event_of(const struct weft_simulation *simulation, uint64_t record
   return found ? low : WEFT_EVENT_NONE;
 }
 
+bool weft_event_begins_rank(const struct weft_program *program, const struct weft_event *event) {
+  const uint8_t op = program->actions[event->record].op;
+  return weft_op_in(op, WEFT_OPS_COMPUTE_CELL) ||
+         (weft_op_in(op, WEFT_OPS_SHARD) && event->end > event->begin);
+}
+
+int64_t weft_simulation_begin(const struct weft_simulation *simulation) {
+  int64_t first = INT64_MAX;
+  for (uint64_t i = 0; i < simulation->event_count; i++) {
+    const struct weft_event *event = &simulation->events[i];
+    if (event->begin < first && weft_event_begins_rank(simulation->program, event)) {
+      first = event->begin;
+    }
+  }
+  return first;
+}
+
 int64_t weft_arrival_of(const struct weft_simulation *simulation, uint64_t event, uint64_t record) {
   assert(event < simulation->event_count && record < simulation->program->action_count);
   const struct weft_program *program = simulation->program;

@@ -10,6 +10,12 @@
 /* The event of a record, WEFT_EVENT_NONE where it has none. */
 uint64_t weft_event_of(const struct weft_simulation *simulation, uint64_t record);
 
+/* Whether a rank can begin with it: with compute, or with a collective that takes time. */
+bool weft_event_begins_rank(const struct weft_program *program, const struct weft_event *event);
+
+/* When the first rank begins; INT64_MAX: none does. */
+int64_t weft_simulation_begin(const struct weft_simulation *simulation);
+
 /* When what an event made is there for a record that needs it: at its end, and in a table with a
  * graph after its transfer. */
 int64_t weft_arrival_of(const struct weft_simulation *simulation, uint64_t event, uint64_t record);

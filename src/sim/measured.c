@@ -43,20 +43,7 @@ struct measured {
   size_t buffers_max;             /* inputs of a rank */
 };
 
-static bool is_compute(struct weft_action action) {
-  return weft_op_in(action.op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
-}
-
 /* ---- Events in ---- */
-
-static enum weft_status fail_count(const struct measured *measured, uint32_t rank, uint64_t found,
-                                   struct weft_error *error) {
-  const uint64_t *begin = measured->simulation->event_begin;
-  return weft_fail(error, WEFT_ERR_USAGE, "measure complete steps: this one was cut short",
-                   "rank %" PRIu32 " has %" PRIu64 " events; expected %" PRIu64
-                   ", one for each of its actions",
-                   rank, found, begin[rank + 1] - begin[rank]);
-}
 
 static enum weft_status fail_order(const struct measured *measured, const struct weft_event *event,
                                    const struct weft_event *expected, struct weft_error *error) {
@@ -71,16 +58,6 @@ static enum weft_status fail_order(const struct measured *measured, const struct
              : "beyond the program",
       expected->record,
       weft_action_format(&program->actions[expected->record], expected_text, sizeof expected_text));
-}
-
-static enum weft_status check_times(const struct weft_event *event, struct weft_error *error) {
-  if (event->begin <= event->end && event->begin >= -TIME_MAX && event->end <= TIME_MAX) {
-    return WEFT_OK;
-  }
-  return weft_fail(error, WEFT_ERR_USAGE, "an event ends when it begins, or later",
-                   "rank %" PRIu32 " has an event of record %" PRIu32 " from %" PRId64
-                   " to %" PRId64,
-                   event->rank, event->record, event->begin, event->end);
 }
 
 /* How many events each rank has, before looking at any: a log that lost its
@@ -101,7 +78,10 @@ static enum weft_status check_counts(const struct measured *measured,
   }
   for (uint32_t r = 0; r < p; r++) {
     if (counts[r] != begin[r + 1] - begin[r]) {
-      return fail_count(measured, r, counts[r], error);
+      return weft_fail(error, WEFT_ERR_USAGE, "measure complete steps: this one was cut short",
+                       "rank %" PRIu32 " has %" PRIu64 " events; expected %" PRIu64
+                       ", one for each of its actions",
+                       r, counts[r], begin[r + 1] - begin[r]);
     }
     counts[r] = begin[r]; /* from here on: where the rank's next event goes */
   }
@@ -119,27 +99,22 @@ static enum weft_status copy_events(const struct measured *measured, struct weft
     if (events[i].record != event->record) {
       return fail_order(measured, &events[i], event, error);
     }
-    WEFT_TRY(check_times(&events[i], error));
     *event = events[i];
+    if (event->begin > event->end || event->begin < -TIME_MAX || event->end > TIME_MAX) {
+      return weft_fail(error, WEFT_ERR_USAGE, "an event ends when it begins, or later",
+                       "rank %" PRIu32 " has an event of record %" PRIu32 " from %" PRId64
+                       " to %" PRId64,
+                       event->rank, event->record, event->begin, event->end);
+    }
   }
   return WEFT_OK;
-}
-
-/* A rank begins with a compute action, or with a collective that takes time. */
-static bool begins_rank(const struct measured *measured, const struct weft_event *event) {
-  const struct weft_action action = measured->program->actions[event->record];
-  return is_compute(action) || (weft_op_in(action.op, WEFT_OPS_SHARD) && event->end > event->begin);
 }
 
 /* The first begin on any rank becomes 0. What carries nothing yet (a receive
  * that was posted early) and what takes no time does not begin before it. */
 static void shift_events(const struct measured *measured) {
   struct weft_simulation *simulation = measured->simulation;
-  int64_t first = INT64_MAX;
-  for (uint64_t i = 0; i < simulation->event_count; i++) {
-    const struct weft_event *event = &simulation->events[i];
-    first = begins_rank(measured, event) && event->begin < first ? event->begin : first;
-  }
+  const int64_t first = weft_simulation_begin(simulation);
   for (uint64_t i = 0; i < simulation->event_count && first != INT64_MAX; i++) {
     struct weft_event *event = &simulation->events[i];
     event->begin = event->begin > first ? event->begin - first : 0;
@@ -329,7 +304,7 @@ static void account_rank(const struct measured *measured, uint32_t number) {
     if (weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
       buffers = add_buffers(measured, event, buffers);
     }
-    if (is_compute(action) && i >= parts_end) {
+    if (weft_op_in(action.op, WEFT_OPS_COMPUTE_CELL) && i >= parts_end) {
       account_compute(measured, rank, event);
       parts_end = i + weft_cell_records(&action);
     } else if (weft_op_in(action.op, WEFT_OPS_SHARD)) {

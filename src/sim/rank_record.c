@@ -25,19 +25,6 @@ static bool exceeds_activations(const struct weft_costs *costs) {
   return false;
 }
 
-/* The most collectives of any rank. */
-static size_t count_collectives(const struct weft_program *program) {
-  size_t most = 0;
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    size_t count = 0;
-    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
-      count += weft_op_in(program->actions[i].op, WEFT_OPS_SHARD);
-    }
-    most = count > most ? count : most;
-  }
-  return most;
-}
-
 enum weft_status weft_memory_model_init(struct weft_memory_model *model, struct weft_arena *arena,
                                         const struct weft_program *program,
                                         const struct weft_costs *costs, struct weft_error *error) {
@@ -45,8 +32,8 @@ enum weft_status weft_memory_model_init(struct weft_memory_model *model, struct 
       .costs = costs,
       .has_gradients = weft_arena_allocate(arena, program->stage_count, sizeof(bool))};
   if (exceeds_activations(costs)) { /* one more than needed: it is not NULL */
-    model->changes =
-        weft_arena_allocate(arena, count_collectives(program) + 1, sizeof *model->changes);
+    const size_t collectives = weft_program_most_in_row(program, WEFT_OPS_SHARD);
+    model->changes = weft_arena_allocate(arena, collectives + 1, sizeof *model->changes);
   }
   return weft_arena_status(arena, error);
 }

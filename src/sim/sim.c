@@ -32,7 +32,7 @@ bool weft_memory_fits(double memory, double limit) { return memory <= limit * (1
 
 /* ---- Simulation ---- */
 
-/* The simulation and the arena that owns all it points at. */
+/* The simulation and the arena that owns it, and what it points at but for events and arrivals. */
 struct owned_simulation {
   struct weft_simulation simulation;
   struct weft_arena arena;
@@ -108,11 +108,10 @@ enum weft_status weft_simulate(const struct weft_allocator *allocator,
   WEFT_NEED(out, error);
   SCOPED_RUN run;
   WEFT_TRY(weft_sim_run_init(&run, allocator, program, costs, options, true, error));
-  struct owned_simulation *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
-  if (owned == NULL) {
-    return weft_fail_memory(error, sizeof *owned);
-  }
-  owned->arena.allocator = allocator;
+  struct weft_arena arena = {.allocator = allocator};
+  struct owned_simulation *owned = weft_arena_allocate(&arena, 1, sizeof *owned);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  owned->arena = arena;
   const enum weft_status status = simulate(&run, owned, error);
   if (status < 0) {
     weft_simulation_destroy(&owned->simulation);
@@ -130,9 +129,7 @@ void weft_simulation_destroy(struct weft_simulation *simulation) {
   struct weft_arena arena = owned->arena;
   weft_array_free(arena.allocator, simulation->events, simulation->event_count,
                   sizeof *simulation->events);
-  weft_array_free(arena.allocator, simulation->arrivals, owned->arrival_count,
-                  sizeof *simulation->arrivals);
-  weft_array_free(arena.allocator, owned, 1, sizeof *owned);
+  weft_simulation_drop_arrivals(simulation);
   weft_arena_finish(&arena);
 }
 

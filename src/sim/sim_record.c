@@ -238,18 +238,6 @@ ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t ra
   recorder->records[rank] = row.record;
 }
 
-static void record_with_events(const struct weft_sim_recorder *recorder, uint32_t rank) {
-  record_row(recorder, rank, true, true);
-}
-
-static void record_numbers(const struct weft_sim_recorder *recorder, uint32_t rank) {
-  record_row(recorder, rank, false, true);
-}
-
-static void record_any(const struct weft_sim_recorder *recorder, uint32_t rank) {
-  record_row(recorder, rank, recorder->events != NULL, false);
-}
-
 void weft_sim_record_all(struct weft_sim_recorder *recorder) {
   assert(recorder->records != NULL && weft_timed_is_over(&recorder->run->machine));
   assert(recorder->events == NULL || recorder->event_begin != NULL);
@@ -259,11 +247,11 @@ void weft_sim_record_all(struct weft_sim_recorder *recorder) {
   weft_rank_records_init(recorder->records, program, &recorder->memory, recorder->run->rank_of);
   for (uint32_t r = 0; r < program->rank_count; r++) {
     if (!machine->single) {
-      record_any(recorder, r);
+      record_row(recorder, r, recorder->events != NULL, false);
     } else if (recorder->events != NULL) {
-      record_with_events(recorder, r);
+      record_row(recorder, r, true, true);
     } else {
-      record_numbers(recorder, r);
+      record_row(recorder, r, false, true);
     }
   }
 }

@@ -147,6 +147,7 @@ enum weft_status weft_plan_placement_bound(const struct weft_allocator *allocato
 /* As struct weft_memory_need, and why. */
 struct weft_plan_need {
   double least, enough;
+  bool of_tried;
   bool is_of_rank;   /* on the layout that needs least, this rank has most, */
   uint32_t rank;     /* and both numbers are the sum of */
   double kept, held; /* its parameters and gradients, and its activations */

@@ -42,6 +42,7 @@
 #include "render/palette.h"
 #include "render/timeline.h"
 #include "sim/event_waits.h"
+#include "spec/costs_fields.h"
 
 /* What a browser can still hold and draw; page/codec.js has it too. */
 #define EVENTS_MAX UINT64_C(10000000)
@@ -73,12 +74,6 @@ static inline __attribute__((always_inline)) void pack_byte(struct packer *packe
     put_digits(packer, 4);
     packer->bits = 0;
     packer->count = 0;
-  }
-}
-
-static void pack_end(struct packer *packer) {
-  if (packer->count > 0) {
-    put_digits(packer, packer->count + 1);
   }
 }
 
@@ -121,23 +116,19 @@ struct page_picture {
   struct weft_rank_curve curve;
 };
 
-static double hop_time(const struct weft_costs *costs) {
-  if (costs == NULL) {
-    return 0;
-  }
-  const struct weft_hop_costs *hop = &costs->hop;
-  return hop->latency + (hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0);
-}
-
 static void pack_totals(struct packer *packer, const struct weft_picture *picture) {
   const struct weft_simulation *simulation = picture->simulation;
   pack_number(packer, simulation->program->rank_count);
   pack_number(packer, simulation->program->stage_count);
   pack_number(packer, simulation->program->microbatch_count);
-  const double totals[] = {
-      simulation->ticks_per_unit, simulation->makespan,          simulation->span,
-      simulation->bubble_ratio,   simulation->span_bubble_ratio, simulation->peak_activation,
-      hop_time(picture->costs)};
+  const struct weft_hop_costs *hop = picture->costs != NULL ? &picture->costs->hop : NULL;
+  const double totals[] = {simulation->ticks_per_unit,
+                           simulation->makespan,
+                           simulation->span,
+                           simulation->bubble_ratio,
+                           simulation->span_bubble_ratio,
+                           simulation->peak_activation,
+                           hop != NULL ? hop->latency + weft_hop_transfer(hop, -1) : 0};
   pack_reals(packer, totals, WEFT_ARRAY_LENGTH(totals));
 }
 
@@ -249,15 +240,6 @@ static enum weft_status pack_memory(struct packer *packer, struct page_picture *
   return WEFT_OK;
 }
 
-static void pack_numbers(struct packer *packer, const uint64_t *numbers, uint64_t count) {
-  uint64_t previous = 0;
-  pack_number(packer, count);
-  for (uint64_t i = 0; i < count; i++) {
-    pack_signed(packer, (int64_t)numbers[i] - (int64_t)previous);
-    previous = numbers[i];
-  }
-}
-
 static enum weft_status pack_path(struct packer *packer, struct page_picture *page,
                                   struct weft_error *error) {
   const struct weft_simulation *simulation = page->picture->simulation;
@@ -267,7 +249,11 @@ static enum weft_status pack_path(struct packer *packer, struct page_picture *pa
   WEFT_TRY(weft_critical_path(page->arena.allocator, simulation, path, simulation->event_count,
                               &count, error));
   /* More than all: events that no simulation made, in a cycle. */
-  pack_numbers(packer, path, count <= simulation->event_count ? count : 0);
+  count = count <= simulation->event_count ? count : 0;
+  pack_number(packer, count);
+  for (uint64_t i = 0; i < count; i++) {
+    pack_signed(packer, (int64_t)path[i] - (i > 0 ? (int64_t)path[i - 1] : 0));
+  }
   return WEFT_OK;
 }
 
@@ -281,7 +267,9 @@ static enum weft_status pack_picture(struct packer *packer, struct page_picture 
   pack_events(packer, page);
   WEFT_TRY(pack_memory(packer, page, error));
   WEFT_TRY(pack_path(packer, page, error));
-  pack_end(packer);
+  if (packer->count > 0) {
+    put_digits(packer, packer->count + 1);
+  }
   return WEFT_OK;
 }
 
@@ -383,7 +371,7 @@ static enum weft_status add_picture_of(struct page_picture *page, struct weft_te
 static enum weft_status add_picture(const struct weft_picture *picture, struct weft_text *text,
                                     struct weft_error *error) {
   struct page_picture page = {.picture = picture,
-                              .has_edges = picture->simulation->program->graph != NULL,
+                              .has_edges = weft_picture_names_edges(picture),
                               .arena = {.allocator = text->allocator},
                               .curve = {.allocator = text->allocator}};
   const enum weft_status status = add_picture_of(&page, text, error);

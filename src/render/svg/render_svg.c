@@ -6,6 +6,7 @@
 #include <weft/support.h>
 
 #include "render/svg/svg_document.h"
+#include "sim/rank_record.h"
 
 enum {
   RIGHT = 84,          /* right of the rows, at least: idle, peak */
@@ -23,27 +24,23 @@ enum {
 
 uint32_t weft_svg_colour(const struct weft_svg *svg, struct weft_action action) {
   assert(action.op < WEFT_OP_COUNT);
-  if (svg->colour_by == WEFT_COLOUR_BY_STAGE) {
+  if (svg->options.colour_by == WEFT_COLOUR_BY_STAGE) {
     return weft_palette_stage(action.stage, svg->picture->simulation->program->stage_count,
-                              action.op, svg->dark);
+                              action.op, svg->options.dark);
   }
-  return weft_palette_chunk(action.op, svg->chunk_of[action.stage], svg->chunk_count, svg->dark);
+  return weft_palette_chunk(action.op, svg->chunk_of[action.stage], svg->chunk_count,
+                            svg->options.dark);
 }
 
 uint32_t weft_svg_line_count(const struct weft_svg *svg, uint32_t stage) {
   assert(stage < svg->picture->simulation->program->stage_count);
-  const uint32_t count = svg->colour_by == WEFT_COLOUR_BY_OP ? svg->chunk_of[stage] : 0;
+  const uint32_t count = svg->options.colour_by == WEFT_COLOUR_BY_OP ? svg->chunk_of[stage] : 0;
   return count < WEFT_STAGE_LINES_MAX ? count : WEFT_STAGE_LINES_MAX;
 }
 
 bool weft_svg_is_transfer(enum weft_op op) {
   const enum weft_op_kind kind = weft_op_info(op)->kind;
   return kind == WEFT_KIND_RECV || kind == WEFT_KIND_SHARD;
-}
-
-static int compare_ticks(const void *a, const void *b) {
-  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
 }
 
 /* Numbers the stages of each rank, and records which ops take time; and how long compute actions
@@ -75,7 +72,7 @@ static enum weft_status scan_events(struct weft_svg *svg, struct weft_error *err
     }
   }
   if (count > 0) {
-    qsort(ticks, count, sizeof *ticks, compare_ticks);
+    qsort(ticks, count, sizeof *ticks, weft_compare_times);
     svg->cell_ticks_min = ticks[0];
     svg->cell_ticks_usual = ticks[count / 10];
   }
@@ -120,7 +117,7 @@ static void choose_labels(struct weft_svg *svg, uint32_t digits) {
   const uint32_t lines =
       svg->chunk_count - 1 < WEFT_STAGE_LINES_MAX ? svg->chunk_count - 1 : WEFT_STAGE_LINES_MAX;
   const double height = svg->row.lane / svg->parts_max;
-  const bool marked = svg->colour_by == WEFT_COLOUR_BY_OP && lines > 0;
+  const bool marked = svg->options.colour_by == WEFT_COLOUR_BY_OP && lines > 0;
   const double by_height = height * (marked ? 0.5 : 0.62);
   const double seam = 1; /* between neighbours */
   const double by_width =
@@ -144,7 +141,7 @@ static void lay_out(struct weft_svg *svg) {
   const double words = weft_svg_words_right(svg), half = (svg->width - svg->plot_left) / 2;
   const double wanted = words < half ? words : half, least = RIGHT;
   svg->plot_width = svg->width - svg->plot_left - (wanted > least ? wanted : least);
-  svg->rows_top = svg->bare ? TOP_BARE : weft_svg_has_name(svg) ? TOP : TOP - TITLE;
+  svg->rows_top = svg->options.bare ? TOP_BARE : weft_svg_has_name(svg) ? TOP : TOP - TITLE;
   svg->rows_top += weft_svg_place_note(svg);
   if (!shows_transfers(svg)) {
     svg->row.transfers = 0;
@@ -209,7 +206,7 @@ static enum weft_status draw_document(struct weft_svg *svg, struct weft_error *e
   const double legend_top = weft_svg_row_top(svg, rank_count) + (double)AXIS;
   svg->height = legend_top + weft_svg_add_legend(svg, legend_top, false) + 16;
   open_document(svg);
-  if (!svg->bare) {
+  if (!svg->options.bare) {
     weft_svg_add_title(svg);
   }
   weft_svg_add_ground(svg);
@@ -230,10 +227,8 @@ enum weft_status weft_render_svg(const struct weft_picture *picture,
   WEFT_TRY(weft_picture_begin(picture, options, &limits, &chosen, error));
   struct weft_svg svg = {.picture = picture,
                          .palette = weft_palette_of(chosen.dark),
-                         .dark = chosen.dark,
-                         .bare = chosen.bare,
+                         .options = chosen,
                          .parts_max = 1,
-                         .colour_by = chosen.colour_by,
                          .text = text,
                          .labels = {.allocator = text->allocator},
                          .arena = {.allocator = text->allocator},

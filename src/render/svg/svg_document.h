@@ -29,9 +29,7 @@ struct weft_svg_row {
 struct weft_svg {
   const struct weft_picture *picture;
   const struct weft_palette *palette;
-  bool dark;
-  bool bare;
-  enum weft_colour_by colour_by;
+  struct weft_render_options options;
   struct weft_text *text;
   struct weft_text labels; /* of the row being drawn; they go on top */
   struct weft_arena arena;
@@ -96,7 +94,7 @@ static inline double weft_svg_row_top(const struct weft_svg *svg, uint32_t rank)
 }
 
 static inline bool weft_svg_has_name(const struct weft_svg *svg) {
-  return !svg->bare && svg->picture->name != NULL && svg->picture->name[0] != '\0';
+  return !svg->options.bare && svg->picture->name != NULL && svg->picture->name[0] != '\0';
 }
 
 /* What the marks under a lane show. */

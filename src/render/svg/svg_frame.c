@@ -93,7 +93,7 @@ static unsigned add_note(struct weft_svg *svg, double y, bool draw) {
 double weft_svg_place_note(struct weft_svg *svg) {
   assert(svg->width > svg->plot_left);
   WEFT_SCOPED_TEXT facts = {.allocator = svg->text->allocator};
-  svg->note_below = !svg->bare && add_facts(svg, &facts) <= FACT_NOTE;
+  svg->note_below = !svg->options.bare && add_facts(svg, &facts) <= FACT_NOTE;
   svg->text->failed |= facts.failed;
   return svg->note_below ? add_note(svg, 0, false) * WEFT_SVG_LINE : 0;
 }
@@ -154,7 +154,7 @@ void weft_svg_add_ground(struct weft_svg *svg) {
   const uint32_t rank_count = svg->picture->simulation->program->rank_count;
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     weft_svg_rect(svg->text, svg->plot_left, weft_svg_row_top(svg, rank), svg->plot_width,
-                  svg->row.lane, weft_palette_op(WEFT_OP_IDLE, svg->dark));
+                  svg->row.lane, weft_palette_op(WEFT_OP_IDLE, svg->options.dark));
   }
   const struct axis axis = axis_of(svg);
   for (uint32_t i = 0; i * axis.step <= axis.length * (1 + 1e-9); i++) {

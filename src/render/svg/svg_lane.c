@@ -80,7 +80,7 @@ static void begin_column(const struct weft_svg *svg, struct cluster *cluster, do
 /* What no share has is idle. */
 static uint32_t mean_colour(const struct weft_svg *svg, const struct cluster *cluster,
                             double width) {
-  const uint32_t ground = weft_palette_op(WEFT_OP_IDLE, svg->dark);
+  const uint32_t ground = weft_palette_op(WEFT_OP_IDLE, svg->options.dark);
   uint32_t mean = 0;
   for (unsigned shift = 0; shift < 24; shift += 8) {
     double sum = 0, rest = width;
@@ -216,7 +216,7 @@ void weft_svg_add_transfers(struct weft_svg *svg, uint32_t rank) {
     }
     drawn = end > drawn ? end : drawn;
     weft_svg_rect(svg->text, begin, y, end - begin, svg->row.transfers - 1.5,
-                  weft_palette_op(cell.op, svg->dark));
+                  weft_palette_op(cell.op, svg->options.dark));
   }
 }
 

@@ -71,19 +71,19 @@ static void add_op(struct legend *legend, enum weft_op op) {
   const uint32_t stage_count = svg->picture->simulation->program->stage_count;
   char meaning[64];
   if (!is_compute(op)) {
-    const uint32_t colour = weft_palette_op(op, svg->dark);
+    const uint32_t colour = weft_palette_op(op, svg->options.dark);
     add_item(legend, &colour, 1, false, info->legend);
     return;
   }
   (void)snprintf(meaning, sizeof meaning, "%s %s", info->text, info->legend);
-  if (svg->colour_by == WEFT_COLOUR_BY_STAGE) {
-    const uint32_t colour = weft_palette_stage(0, stage_count, op, svg->dark);
+  if (svg->options.colour_by == WEFT_COLOUR_BY_STAGE) {
+    const uint32_t colour = weft_palette_stage(0, stage_count, op, svg->options.dark);
     add_item(legend, &colour, 1, false, meaning);
     return;
   }
   const uint32_t colours[] = {
-      weft_palette_chunk(op, 0, svg->chunk_count, svg->dark),
-      weft_palette_chunk(op, svg->chunk_count - 1, svg->chunk_count, svg->dark)};
+      weft_palette_chunk(op, 0, svg->chunk_count, svg->options.dark),
+      weft_palette_chunk(op, svg->chunk_count - 1, svg->chunk_count, svg->options.dark)};
   add_item(legend, colours, svg->chunk_count > 1 ? 2 : 1, svg->chunk_count > 1, meaning);
 }
 
@@ -95,7 +95,7 @@ static void add_stages(struct legend *legend) {
   const uint32_t step = (count + STAGES_NAMED - 1) / STAGES_NAMED;
   WEFT_SCOPED_TEXT meaning = {.allocator = svg->text->allocator};
   for (uint32_t stage = 0; stage < count; stage += step) {
-    const uint32_t colour = weft_palette_stage(stage, count, WEFT_OP_B, svg->dark);
+    const uint32_t colour = weft_palette_stage(stage, count, WEFT_OP_B, svg->options.dark);
     meaning.size = 0;
     weft_text_add(&meaning, "stage ");
     weft_graph_add_stage(program->graph, stage, &meaning);
@@ -110,18 +110,19 @@ static void add_stages(struct legend *legend) {
 /* What the pale, lined and mixed cells of an op are. */
 static void add_shades(struct legend *legend) {
   const struct weft_svg *svg = legend->svg;
-  if (svg->chunk_count > 1 && svg->colour_by == WEFT_COLOUR_BY_OP) {
+  if (svg->chunk_count > 1 && svg->options.colour_by == WEFT_COLOUR_BY_OP) {
     const enum weft_op op = first_seen(svg, 0);
     const uint32_t colours[] = {
-        weft_palette_chunk(op, 0, svg->chunk_count, svg->dark),
-        weft_palette_chunk(op, svg->chunk_count - 1, svg->chunk_count, svg->dark)};
+        weft_palette_chunk(op, 0, svg->chunk_count, svg->options.dark),
+        weft_palette_chunk(op, svg->chunk_count - 1, svg->chunk_count, svg->options.dark)};
     add_item(legend, colours, 2, true,
              svg->chunk_count == 2 ? "pale, underlined: the rank's second stage"
                                    : "paler, more lines: later stages of the rank");
   }
   if (svg->mixes) {
     const enum weft_op op = first_seen(svg, 0), other = first_seen(svg, op + 1);
-    const uint32_t from = weft_palette_op(op, svg->dark), to = weft_palette_op(other, svg->dark);
+    const uint32_t from = weft_palette_op(op, svg->options.dark),
+                   to = weft_palette_op(other, svg->options.dark);
     const uint32_t mixed = weft_palette_mix(from, to, 128);
     add_item(legend, &mixed, 1, false, "mixed: actions that share a pixel, each by its time");
   }
@@ -146,7 +147,7 @@ static void add_ops(struct legend *legend) {
 double weft_svg_add_legend(struct weft_svg *svg, double top, bool draw) {
   assert(svg->picture != NULL && top >= 0);
   struct legend legend = {.svg = svg, .x = svg->plot_left, .y = top, .draw = draw};
-  if (svg->colour_by == WEFT_COLOUR_BY_STAGE) {
+  if (svg->options.colour_by == WEFT_COLOUR_BY_STAGE) {
     add_stages(&legend);
     legend.x = svg->plot_left;
     legend.y += LINE;

@@ -111,13 +111,12 @@ static size_t add_character(struct weft_text *text, const char *data, size_t siz
 }
 
 void weft_svg_outside(struct weft_text *text, const char *outside, size_t width) {
-  struct weft_text line = {.allocator = text->allocator};
+  WEFT_SCOPED_TEXT line = {.allocator = text->allocator};
   weft_add_line_text(&line, outside, width);
   text->failed |= line.failed;
   for (size_t i = 0; i < line.size && !line.failed;) {
     i += add_character(text, line.data + i, line.size - i);
   }
-  weft_text_finish(&line);
 }
 
 /* How much of the words the first line has: all that fit, and one in any case. */

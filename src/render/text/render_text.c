@@ -25,18 +25,13 @@ enum { LEVELS = sizeof levels / sizeof levels[0] - 1 };
 
 struct layout {
   const struct weft_picture *picture;
-  uint32_t width;
-  bool colour;
+  const struct weft_render_options *options;
   uint32_t step; /* every step-th rank is shown, and the last */
   size_t left;   /* columns before the timeline */
   size_t right;  /* and behind it */
   struct weft_text_lanes lanes;
   struct weft_memory_columns memory;
 };
-
-static void add_blanks(struct weft_text *text, size_t count) {
-  weft_text_addf(text, "%*s", (int)count, "");
-}
 
 /* No blanks at the end of a line. */
 static void end_line(struct weft_text *text, size_t begin) {
@@ -53,16 +48,16 @@ static bool has_memory(const struct layout *layout) {
 static enum weft_status prepare_layout(struct layout *layout, struct weft_error *error) {
   const struct weft_simulation *simulation = layout->picture->simulation;
   const uint32_t rank_count = simulation->program->rank_count;
-  const bool words = layout->width >= WIDTH_WORDS;
+  const bool words = layout->options->width >= WIDTH_WORDS;
   layout->left = (words ? strlen("rank ") : 0) + weft_count_digits(rank_count) + 1;
-  layout->right = words                          ? 1 + strlen("peak ") + NUMBER_WIDTH
-                  : layout->width >= WIDTH_RIGHT ? 1 + NUMBER_WIDTH
-                                                 : 0;
-  const uint32_t columns = layout->width - (uint32_t)(layout->left + layout->right);
+  layout->right = words                                   ? 1 + strlen("peak ") + NUMBER_WIDTH
+                  : layout->options->width >= WIDTH_RIGHT ? 1 + NUMBER_WIDTH
+                                                          : 0;
+  const uint32_t columns = layout->options->width - (uint32_t)(layout->left + layout->right);
   layout->lanes = (struct weft_text_lanes){.simulation = simulation,
                                            .extent = weft_extent_of(simulation),
                                            .column_count = columns,
-                                           .colour = layout->colour};
+                                           .colour = layout->options->colour};
   layout->memory.picture = layout->picture;
   layout->memory.extent = layout->lanes.extent;
   layout->memory.column_count = columns;
@@ -79,7 +74,7 @@ static enum weft_status prepare_layout(struct layout *layout, struct weft_error 
 
 static void add_rank(struct layout *layout, uint32_t rank, struct weft_text *text) {
   const struct weft_simulation *simulation = layout->picture->simulation;
-  const bool words = layout->width >= WIDTH_WORDS;
+  const bool words = layout->options->width >= WIDTH_WORDS;
   const size_t begin = text->size;
   weft_text_addf(text, "%s%*" PRIu32 " ", words ? "rank " : "",
                  (int)(layout->left - (words ? strlen("rank ") : 0) - 1), rank);
@@ -102,14 +97,14 @@ static unsigned level_of(double size, double peak) {
 static void add_memory(struct layout *layout, uint32_t rank, struct weft_text *text) {
   const struct weft_simulation *simulation = layout->picture->simulation;
   const size_t begin = text->size;
-  add_blanks(text, layout->left);
-  weft_text_add(text, layout->colour ? "\x1b[" MEMORY_COLOUR "m" : "");
+  weft_text_addf(text, "%*s%s", (int)layout->left, "",
+                 layout->options->colour ? "\x1b[" MEMORY_COLOUR "m" : "");
   for (uint32_t i = 0; i < layout->memory.column_count; i++) {
     weft_text_add(text, levels[level_of(layout->memory.sizes[i], simulation->peak_activation)]);
   }
-  weft_text_add(text, layout->colour ? "\x1b[0m" : "");
+  weft_text_add(text, layout->options->colour ? "\x1b[0m" : "");
   if (layout->right > 0) {
-    weft_text_add(text, layout->width >= WIDTH_WORDS ? " peak " : " ");
+    weft_text_add(text, layout->options->width >= WIDTH_WORDS ? " peak " : " ");
     weft_text_addf(text, "%.*g", simulation->ranks[rank].peak_activation < 1e6 ? 6 : 2,
                    simulation->ranks[rank].peak_activation);
   }
@@ -151,15 +146,14 @@ static bool add_at(struct weft_text *text, const char *word, size_t at, size_t w
 
 static void add_unit(const struct layout *layout, struct weft_text *text, size_t *column) {
   const struct weft_costs *costs = layout->picture->costs;
-  struct weft_text unit = {.allocator = text->allocator};
+  WEFT_SCOPED_TEXT unit = {.allocator = text->allocator};
   if (costs != NULL && costs->unit[0] != '\0') {
     weft_add_line_text(&unit, costs->unit, sizeof costs->unit);
     text->failed |= unit.failed;
     if (!unit.failed) {
-      (void)add_at(text, unit.data, *column + 1, layout->width, column);
+      (void)add_at(text, unit.data, *column + 1, layout->options->width, column);
     }
   }
-  weft_text_finish(&unit);
 }
 
 /* Numbers begin where their time is; the unit follows the last. */
@@ -174,7 +168,7 @@ static void add_axis(const struct layout *layout, struct weft_text *text) {
     char number[NUMBER_SIZE];
     (void)snprintf(number, sizeof number, "%.9g", i * step);
     const double at = weft_extent_column(extent, (double)extent->begin + i * step * ticks, columns);
-    if (!add_at(text, number, layout->left + (size_t)at, layout->width, &column)) {
+    if (!add_at(text, number, layout->left + (size_t)at, layout->options->width, &column)) {
       break;
     }
   }
@@ -239,10 +233,6 @@ static enum weft_idle_cause main_cause(const struct weft_simulation *simulation,
   return best;
 }
 
-static void add_share(struct weft_text *text, double part, double total) {
-  weft_text_addf(text, " (%.1f %%)", total > 0 ? 100 * part / total : 0);
-}
-
 /* The rank with most idle time; *all when every rank has as much. */
 static uint32_t most_idle(const struct weft_simulation *simulation, bool *all) {
   const uint32_t count = simulation->program->rank_count;
@@ -273,7 +263,8 @@ static void add_idle(struct weft_text *text, const struct weft_picture *picture)
     weft_text_addf(text, "rank %" PRIu32 " idles most, ", rank);
   }
   weft_add_time(text, picture, idle);
-  add_share(text, idle, simulation->makespan);
+  weft_text_addf(text, " (%.1f %%)",
+                 simulation->makespan > 0 ? 100 * idle / simulation->makespan : 0);
   double time;
   const uint32_t end = all ? simulation->program->rank_count : rank + 1;
   const enum weft_idle_cause cause = main_cause(simulation, all ? 0 : rank, end, &time);
@@ -322,29 +313,28 @@ static void add_folding(const struct layout *layout, struct weft_text *words) {
 }
 
 static void add_summary(const struct layout *layout, struct weft_text *text) {
-  struct weft_text words = {.allocator = text->allocator};
+  WEFT_SCOPED_TEXT words = {.allocator = text->allocator};
   if (layout->step > 1) {
     add_folding(layout, &words);
   }
   add_sentences(&words, layout->picture);
   text->failed |= words.failed;
   if (!words.failed) {
-    add_wrapped(text, words.data, layout->width);
+    add_wrapped(text, words.data, layout->options->width);
   }
-  weft_text_finish(&words);
 }
 
 /* One item of the legend, on a new line if it does not fit on this one. */
 static void add_item(const struct layout *layout, struct weft_text *text, const char *sign,
                      const char *colour, const char *meaning, size_t *column) {
   const size_t size = weft_count_characters(sign, strlen(sign)) + 1 + strlen(meaning);
-  if (*column > 0 && *column + 2 + size > layout->width) {
+  if (*column > 0 && *column + 2 + size > layout->options->width) {
     weft_text_add(text, "\n");
     *column = 0;
   }
   weft_text_add(text, *column > 0 ? "  " : "");
   *column += (*column > 0 ? 2 : 0) + size;
-  if (layout->colour) {
+  if (layout->options->colour) {
     weft_text_addf(text, "\x1b[0;%sm%s\x1b[0m %s", colour, sign, meaning);
   } else {
     weft_text_addf(text, "%s %s", sign, meaning);
@@ -373,7 +363,7 @@ static void add_legend(const struct layout *layout, struct weft_text *text) {
 
 static void add_title(const struct layout *layout, struct weft_text *text) {
   if (layout->picture->name != NULL && layout->picture->name[0] != '\0') {
-    weft_add_line_text(text, layout->picture->name, layout->width);
+    weft_add_line_text(text, layout->picture->name, layout->options->width);
     weft_text_add(text, "\n");
   }
 }
@@ -404,8 +394,7 @@ enum weft_status weft_render_text(const struct weft_picture *picture,
   WEFT_NEED(text, error);
   WEFT_TRY(weft_picture_begin(picture, options, &limits, &chosen, error));
   struct layout layout = {.picture = picture,
-                          .width = chosen.width,
-                          .colour = chosen.colour,
+                          .options = &chosen,
                           .step = chosen.all_ranks ? 1 : step_of(picture),
                           .memory = {.allocator = text->allocator}};
   const size_t size_before = text->size;

@@ -67,20 +67,6 @@ static size_t count_tracks(const struct weft_program *program) {
   return 1 + 2 * (size_t)weft_channel_count(program->graph, program->stage_count);
 }
 
-/* Every event could need a lane of its own. */
-static size_t most_lanes(const struct weft_simulation *simulation) {
-  uint64_t most = 0;
-  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
-    uint64_t count = 0;
-    for (uint64_t i = simulation->event_begin[rank]; i < simulation->event_begin[rank + 1]; i++) {
-      count += !weft_op_in(simulation->program->actions[simulation->events[i].record].op,
-                           WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
-    }
-    most = count > most ? count : most;
-  }
-  return (size_t)most;
-}
-
 /* Room for any rank of the simulation, in the arena. */
 static enum weft_status init_tracks(struct tracks *tracks, struct weft_arena *arena,
                                     const struct weft_simulation *simulation,
@@ -89,7 +75,10 @@ static enum weft_status init_tracks(struct tracks *tracks, struct weft_arena *ar
   const size_t count = count_tracks(simulation->program);
   tracks->program = simulation->program;
   tracks->last = weft_arena_allocate(arena, count, sizeof *tracks->last);
-  tracks->lanes = weft_arena_allocate(arena, most_lanes(simulation), sizeof *tracks->lanes);
+  /* Whatever is beside compute could need a lane of its own. */
+  const size_t lanes = weft_program_most_in_row(
+      simulation->program, ~(WEFT_OPS_COMPUTE_CELL | WEFT_OP_BIT(WEFT_OP_IDLE)));
+  tracks->lanes = weft_arena_allocate(arena, lanes, sizeof *tracks->lanes);
   WEFT_TRY(weft_arena_status(arena, error));
   memset(tracks->last, 0xff, count * sizeof *tracks->last); /* LANE_NONE */
   return WEFT_OK;
@@ -165,7 +154,6 @@ struct trace {
   const struct weft_simulation *simulation;
   const struct weft_program *program;
   const struct weft_costs *costs;
-  const char *name;
   struct weft_text *text;
   struct weft_links *links;
   struct tracks tracks;
@@ -173,8 +161,9 @@ struct trace {
   double ns_per_unit;
   double ns_per_tick;
   bool transfers; /* the program has SEND and RECV, which carry the flows */
-  char pass;      /* what is being written: 'X' slices, 's' or 'f' ends of flows */
-  bool comma;     /* an event precedes */
+  bool names_edges;
+  char pass;  /* what is being written: 'X' slices, 's' or 'f' ends of flows */
+  bool comma; /* an event precedes */
 };
 
 /* What one instruction looks like on its rank's timeline. */
@@ -231,11 +220,6 @@ static void add_stage_name(struct trace *trace, uint32_t stage) {
   }
 }
 
-/* Where stages form a graph, a transfer's other end is not simply the neighbour. */
-static bool names_edge(const struct trace *trace, const struct weft_action *action, uint32_t ops) {
-  return trace->program->graph != NULL && weft_op_in(action->op, ops);
-}
-
 static void add_action_args(struct trace *trace, const struct weft_action *action) {
   weft_text_addf(trace->text, "\"op\":\"%s\"", weft_op_info(action->op)->text);
   if (action->op != WEFT_OP_OVERLAP_F_B) {
@@ -245,7 +229,7 @@ static void add_action_args(struct trace *trace, const struct weft_action *actio
   if (weft_op_info(action->op)->has_microbatch) {
     weft_text_addf(trace->text, ",\"microbatch\":%" PRIu32, action->microbatch);
   }
-  if (names_edge(trace, action, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+  if (trace->names_edges && weft_op_in(action->op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
     weft_text_addf(trace->text, ",\"other_stage\":%" PRIu32, weft_transfer_other(*action));
   }
 }
@@ -263,7 +247,7 @@ static void add_gap_args(struct trace *trace, const struct weft_idle_gap *gap) {
     const struct weft_action *action = &trace->program->actions[awaited->record];
     weft_action_print(action, trace->text);
     weft_text_addf(trace->text, " on rank %" PRIu32, awaited->rank);
-    if (names_edge(trace, action, WEFT_OPS_RECV)) {
+    if (trace->names_edges && weft_op_in(action->op, WEFT_OPS_RECV)) {
       const uint32_t other = weft_transfer_other(*action), stage = action->stage;
       weft_text_addf(trace->text, " over the edge %" PRIu32 ">%" PRIu32,
                      other < stage ? other : stage, other < stage ? stage : other);
@@ -373,10 +357,6 @@ static void add_counters(struct trace *trace, uint32_t rank) {
 
 /* ---- Ranks ---- */
 
-static bool is_compute(uint8_t op) {
-  return weft_op_in(op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
-}
-
 /* How far a rank's row is scanned. */
 struct position {
   int64_t idle_from;  /* ticks: when its compute before this ended, or it began */
@@ -385,24 +365,6 @@ struct position {
   uint64_t cell_end;  /* one past the records of the overlap scanned last */
   struct slice slice; /* the last one */
 };
-
-/* Whether the rank does something: compute, or a collective that takes time. */
-static bool is_start(const struct weft_program *program, const struct weft_event *event) {
-  const uint8_t op = program->actions[event->record].op;
-  return is_compute(op) || (weft_op_in(op, WEFT_OPS_SHARD) && event->end > event->begin);
-}
-
-/* Of all ranks. */
-static int64_t first_begin(const struct weft_simulation *simulation) {
-  int64_t first = INT64_MAX;
-  for (uint64_t i = 0; i < simulation->event_count; i++) {
-    const struct weft_event *event = &simulation->events[i];
-    if (event->begin < first && is_start(simulation->program, event)) {
-      first = event->begin;
-    }
-  }
-  return first;
-}
 
 static void add_compute(struct trace *trace, uint64_t number, struct position *at) {
   const struct weft_event *event = &trace->simulation->events[number];
@@ -423,7 +385,7 @@ static void add_compute(struct trace *trace, uint64_t number, struct position *a
 static struct weft_idle_gap gap_at_start(const struct weft_program *program,
                                          const struct weft_event *event, struct position *at) {
   struct weft_idle_gap gap = {.cause = WEFT_IDLE_START, .awaited = WEFT_EVENT_NONE};
-  if (at->first && is_start(program, event)) {
+  if (at->first && weft_event_begins_rank(program, event)) {
     gap.ticks = event->begin - at->idle_from;
     at->idle_from = event->begin;
     at->first = false;
@@ -452,7 +414,7 @@ static void add_event(struct trace *trace, uint64_t number, struct position *at)
   if (event->record >= at->cell_end) {
     at->slice.begin = ns_of(trace, event->begin);
     at->slice.end = ns_of(trace, event->end);
-    if (is_compute(action->op)) {
+    if (weft_op_in(action->op, WEFT_OPS_COMPUTE_CELL)) {
       add_compute(trace, number, at);
     } else {
       add_beside(trace, event, at);
@@ -476,7 +438,7 @@ static void scan_rank(struct trace *trace, uint32_t rank, int64_t begin) {
  * each pass finds the same tracks. */
 static void add_ranks(struct trace *trace) {
   static const char passes[] = {'X', 's', 'f'};
-  const int64_t begin = first_begin(trace->simulation);
+  const int64_t begin = weft_simulation_begin(trace->simulation);
   for (size_t i = 0; i < sizeof passes; i++) {
     trace->pass = passes[i];
     for (uint32_t rank = 0; rank < trace->program->rank_count && !trace->text->failed; rank++) {
@@ -495,7 +457,7 @@ static void add_document(struct trace *trace) {
   char room[WEFT_NOTE_SIZE];
   weft_text_add(trace->text, "{\"displayTimeUnit\":\"ms\",\"otherData\":{");
   weft_text_addf(trace->text, "\"writer\":\"weft %s\",\"name\":", weft_version());
-  weft_add_json_string(trace->text, trace->name);
+  weft_add_json_string(trace->text, trace->picture->name != NULL ? trace->picture->name : "");
   weft_text_add(trace->text, ",\"unit\":");
   weft_add_json_string(trace->text, trace->costs->unit);
   weft_text_add(trace->text, ",\"note\":");
@@ -543,9 +505,9 @@ enum weft_status weft_render_trace(const struct weft_picture *picture,
                         .simulation = picture->simulation,
                         .program = picture->simulation->program,
                         .costs = picture->costs,
-                        .name = picture->name != NULL ? picture->name : "",
                         .text = text,
                         .curve = {.allocator = allocator},
+                        .names_edges = weft_picture_names_edges(picture),
                         .ns_per_unit = unit_ns,
                         .ns_per_tick = unit_ns / picture->simulation->ticks_per_unit,
                         .transfers = weft_program_has(picture->simulation->program, WEFT_OPS_SEND)};
