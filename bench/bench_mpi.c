@@ -365,7 +365,7 @@ static int measure_way(const struct weft_cli *cli, const struct weft_cli_mpi *mp
 static int measure_all(const struct weft_cli *cli, struct results *results) {
   size_t launchers = 0;
   for (size_t k = 0; k < WEFT_CLI_MPI_COUNT; k++) {
-    const struct weft_cli_mpi mpi = weft_cli_mpi_find(k);
+    const struct weft_cli_mpi mpi = weft_cli_mpi_find(k, true);
     if (mpi.launcher == NULL) {
       continue;
     }

@@ -31,23 +31,17 @@ bool weft_cli_program_runs(const struct weft_cli_program *program, const char *c
   return find_handler(program, command) != NULL;
 }
 
-static int print_version(const struct weft_cli *cli, const struct weft_cli_program *program) {
-  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
-  weft_text_addf(&text, "%s %s\n", program->name, weft_version());
-  return weft_cli_write_stdout(cli, &text);
-}
-
 int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_program *program,
                              const char *name) {
   assert(cli != NULL && program != NULL);
   char hint[640];
-  const struct weft_cli_quoted quoted = weft_cli_quoted(name);
+  const struct weft_cli_words quoted = weft_cli_quoted(name);
   if (program->elsewhere != NULL && weft_cli_command_find(name) != NULL) {
     weft_cli_print(cli, program->elsewhere, "this installation has no '%s'", quoted.text);
     return WEFT_CLI_UNAVAILABLE;
   }
   if (weft_cli_program_runs(program, "show") && access(name, F_OK) == 0) {
-    const struct weft_cli_shell_word word = weft_cli_shell_word(name);
+    const struct weft_cli_words word = weft_cli_shell_word(name);
     (void)snprintf(hint, sizeof hint, "'%s show %s' draws a table, '%s verify %s' checks it",
                    program->name, word.text, program->name, word.text);
     return weft_cli_usage(cli, hint, "'%s' is a file: expected a command before it", quoted.text);
@@ -123,7 +117,9 @@ static int dispatch(const struct weft_cli *cli, const struct weft_cli *usage,
   }
   const char *first = argv[1];
   if (strcmp(first, "--version") == 0) {
-    return print_version(cli, program);
+    WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
+    weft_text_addf(&text, "%s %s\n", program->name, weft_version());
+    return weft_cli_write_stdout(cli, &text);
   }
   if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0) {
     return show_help(cli, usage, program, argc - 2, argv + 2);

@@ -21,6 +21,11 @@ struct weft_cli {
   const char *who;          /* "rank 2: ", in front of every message; NULL: nothing */
 };
 
+/* A few words, as an argument of printf. */
+struct weft_cli_words {
+  char text[256];
+};
+
 /* Exit statuses (also in `weft help --man`). */
 enum weft_cli_exit {
   WEFT_CLI_OK = 0,

@@ -5,9 +5,12 @@
 
 #include "cli/args/option_parser.h"
 
+typedef int weft_cli_command_function(const struct weft_cli *cli,
+                                      const struct weft_cli_arguments *arguments);
+
 struct weft_cli_handler {
   const char *command; /* as in the table of commands */
-  int (*run)(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
+  weft_cli_command_function *run;
 };
 
 struct weft_cli_program {

@@ -78,7 +78,7 @@ static int say_stopped(const struct weft_train_setup *setup, const struct weft_g
   const uint64_t done = weft_gpt_trainer_steps_done(trainer);
   char hint[640];
   if (dir != NULL) {
-    const struct weft_cli_shell_word word = weft_cli_shell_word(dir);
+    const struct weft_cli_words word = weft_cli_shell_word(dir);
     (void)snprintf(hint, sizeof hint,
                    "'weft train --resume %s --checkpoint %s', with the same --data, continues from "
                    "there",

@@ -239,7 +239,7 @@ static int check_folder(struct weft_train_setup *setup) {
   int status = WEFT_CLI_OK;
   if (!is_same(training, &setup->options.training)) {
     char hint[400];
-    const struct weft_cli_quoted quoted = weft_cli_quoted(dir);
+    const struct weft_cli_words quoted = weft_cli_quoted(dir);
     (void)snprintf(hint, sizeof hint,
                    "--resume %s continues that training; otherwise give another folder",
                    weft_cli_shell_word(dir).text);

@@ -55,7 +55,7 @@ static int split_by_counts(struct weft_train_setup *setup, const char *text) {
     return weft_cli_fail_memory(setup->cli);
   }
   setup->split_by = WEFT_TRAIN_SPLIT_GIVEN;
-  const struct weft_cli_quoted quoted = weft_cli_quoted(text);
+  const struct weft_cli_words quoted = weft_cli_quoted(text);
   if (!read_counts(text, blocks, setup->stage_count, &count)) {
     return weft_cli_usage(setup->cli, "for example: --split 2,4, or --split costs.json",
                           "--split '%s' is not a list of numbers: expected the blocks of each of "
@@ -84,7 +84,7 @@ static int check_parts(const struct weft_train_setup *setup, const char *path,
                        const struct weft_costs *costs) {
   const uint32_t layers = setup->options.training.config.blocks;
   const uint32_t expected = weft_gpt_layer_count(&setup->options.training.config);
-  const struct weft_cli_quoted quoted = weft_cli_quoted(weft_cli_input_name(path));
+  const struct weft_cli_words quoted = weft_cli_quoted(weft_cli_input_name(path));
   if (costs->part_count == 0) {
     weft_cli_print(
         setup->cli, HINT_PROFILE,

@@ -103,12 +103,10 @@ static int set_scope(const struct weft_cli *cli, const struct weft_cli_arguments
   }
   const enum weft_costs_scope of = scopes[arguments->choices[WEFT_CLI_OPTION_COSTS_OF]];
   if (costs->costs->stage_count > 1 && of == WEFT_COSTS_OF_RANK) {
-    const int status = weft_cli_usage(cli, "leave --costs-of out, or give one entry in stages",
-                                      "'%s' has times for each of %" PRIu32
-                                      " stages: they are not of a rank's share",
-                                      weft_cli_quoted(costs->file).text, costs->costs->stage_count);
-    weft_cli_costs_finish(costs);
-    return status;
+    return weft_cli_usage(cli, "leave --costs-of out, or give one entry in stages",
+                          "'%s' has times for each of %" PRIu32
+                          " stages: they are not of a rank's share",
+                          weft_cli_quoted(costs->file).text, costs->costs->stage_count);
   }
   costs->costs->of = of;
   return WEFT_CLI_OK;
@@ -128,12 +126,8 @@ int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_argume
   costs->options.channel = (enum weft_channel_model)arguments->choices[WEFT_CLI_OPTION_CHANNEL];
   costs->options.jitter = weft_cli_real(arguments, WEFT_CLI_OPTION_JITTER, 0);
   costs->options.seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, costs->options.seed);
-  const int status = costs->file != NULL ? weft_cli_read_costs(cli, costs->file, &costs->costs)
-                                         : make_costs(cli, arguments, &costs->costs);
-  if (status != WEFT_CLI_OK) {
-    weft_cli_costs_finish(costs);
-    return status;
-  }
+  WEFT_CLI_TRY(costs->file != NULL ? weft_cli_read_costs(cli, costs->file, &costs->costs)
+                                   : make_costs(cli, arguments, &costs->costs));
   return set_scope(cli, arguments, costs);
 }
 

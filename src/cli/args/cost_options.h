@@ -37,8 +37,8 @@ struct weft_cli_costs {
 };
 
 /* Reads --f --b --i --w --hop or --costs, and --costs-of, --channel, --slow, --jitter, --seed.
- * Returns WEFT_CLI_OK, or another exit status after printing what is wrong; then
- * there is nothing to finish. */
+ * Returns WEFT_CLI_OK, or another exit status after printing what is wrong. To be finished in any
+ * case. */
 int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_cli_costs *costs);
 /* The name of the first of these options that was given; NULL: none was. */

@@ -41,7 +41,7 @@ int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const ch
     *number = value;
     return WEFT_CLI_OK;
   }
-  const struct weft_cli_quoted quoted = weft_cli_quoted(text);
+  const struct weft_cli_words quoted = weft_cli_quoted(text);
   return weft_cli_usage(cli,
                         "numbers are written in decimal digits, without sign, unit or exponent",
                         "%s '%s' %s: expected a whole number from %" PRIu64 " to %" PRIu64, name,
@@ -123,7 +123,7 @@ int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char 
     *number = value;
     return WEFT_CLI_OK;
   }
-  const struct weft_cli_quoted quoted = weft_cli_quoted(text);
+  const struct weft_cli_words quoted = weft_cli_quoted(text);
   return weft_cli_usage(cli,
                         exponents
                             ? "numbers are written like 2, 0.25, 3e-4 or 1/3"

@@ -26,8 +26,8 @@ enum { NAME_WIDTH_MIN = 22, NAME_WIDTH_MAX = 60 };
 static int name_width(const struct weft_comparison *comparison) {
   size_t width = NAME_WIDTH_MIN;
   for (uint32_t k = 0; k < comparison->entry_count; k++) {
-    const struct weft_cli_quoted name = weft_cli_quoted(comparison->entries[k].name);
-    const size_t length = weft_cli_width(name.text, strlen(name.text));
+    const struct weft_cli_words name = weft_cli_quoted(comparison->entries[k].name);
+    const size_t length = weft_count_characters(name.text, strlen(name.text));
     width = length > width && length <= NAME_WIDTH_MAX ? length : width;
   }
   return (int)width;
@@ -39,7 +39,8 @@ static void add_row(struct weft_text *text, const struct weft_comparison_entry *
   weft_text_add(text, wins ? "* " : "  ");
   const size_t begin = text->size;
   weft_text_add_escaped(text, entry->name, strlen(entry->name));
-  const size_t used = text->failed ? 0 : weft_cli_width(text->data + begin, text->size - begin);
+  const size_t used =
+      text->failed ? 0 : weft_count_characters(text->data + begin, text->size - begin);
   weft_text_addf(text, "%*s %3s  %10s  %10s  %6.2f %%  %10s",
                  used < (size_t)width ? width - (int)used : 0, "",
                  weft_cli_amount(entry->stages_per_rank).text,
@@ -156,8 +157,7 @@ struct compare_run {
   const struct weft_cli *cli;
   const struct weft_cli_arguments *arguments;
   struct weft_cli_costs costs;
-  struct weft_program *files[WEFT_CLI_OPERANDS_MAX];          /* [operand_count] */
-  const struct weft_program *programs[WEFT_CLI_OPERANDS_MAX]; /* the same */
+  struct weft_program *files[WEFT_CLI_OPERANDS_MAX]; /* [operand_count] */
   const char *names[WEFT_CLI_OPERANDS_MAX];
   struct weft_graph *graph; /* of --graph without files */
 };
@@ -178,7 +178,6 @@ static int read_files(struct compare_run *run) {
     WEFT_CLI_TRY(weft_cli_read_operand(run->cli, arguments, k, &run->files[k]));
     WEFT_CLI_TRY(weft_cli_check_valid(run->cli, run->files[k], run->names[k]));
     weft_cli_print_note(run->cli, run->names[k], run->files[k]);
-    run->programs[k] = run->files[k];
   }
   return WEFT_CLI_OK;
 }
@@ -205,7 +204,7 @@ static struct weft_compare_request request_of(const struct compare_run *run) {
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 0);
   request.microbatches = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES, 0);
   request.graph = run->graph;
-  request.programs = run->programs;
+  request.programs = (const struct weft_program *const *)run->files;
   request.names = run->names;
   request.program_count = arguments->operand_count;
   if (request.program_count > 0 && arguments->given[WEFT_CLI_OPTION_GRAPH]) {
@@ -240,8 +239,8 @@ int weft_cli_cmd_compare(const struct weft_cli *cli, const struct weft_cli_argum
   assert(cli != NULL && arguments != NULL);
   struct compare_run run = {.cli = cli, .arguments = arguments};
   WEFT_CLI_TRY(check_shape(cli, arguments));
-  WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &run.costs));
-  const int status = compare_files(&run);
+  int status = weft_cli_costs_read(cli, arguments, &run.costs);
+  status = status == WEFT_CLI_OK ? compare_files(&run) : status;
   weft_cli_costs_finish(&run.costs);
   weft_graph_destroy(run.graph);
   for (unsigned k = 0; k < arguments->operand_count; k++) {

@@ -130,18 +130,6 @@ static int read_folder(struct dumps *dumps, const char *folder) {
   return status;
 }
 
-static int explain_flight(const struct weft_cli *cli, const char *folder,
-                          const struct weft_program *program, bool json, struct weft_text *text) {
-  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
-  struct dumps dumps = {.cli = cli, .arena = &arena};
-  struct weft_error error;
-  WEFT_CLI_TRY(read_folder(&dumps, folder));
-  return weft_cli_result(
-      cli, folder,
-      weft_flight_explain(cli->allocator, program, dumps.items, dumps.count, json, text, &error),
-      &error);
-}
-
 /* ---- The command ---- */
 
 /* Without a file: what is piped or redirected to the command, else what 'weft run' writes. */
@@ -167,9 +155,14 @@ static int explain_folder(const struct weft_cli *cli, const struct weft_cli_argu
                           weft_cli_quoted(arguments->operands[0]).text);
   }
   WEFT_SCOPED(weft_program) program = NULL;
+  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
+  struct dumps dumps = {.cli = cli, .arena = &arena};
   WEFT_CLI_TRY(weft_cli_read_program(cli, path, &program));
-  return explain_flight(cli, arguments->operands[0], program,
-                        arguments->given[WEFT_CLI_OPTION_JSON], text);
+  WEFT_CLI_TRY(read_folder(&dumps, arguments->operands[0]));
+  WEFT_CLI_CALL(cli, arguments->operands[0],
+                weft_flight_explain(cli->allocator, program, dumps.items, dumps.count,
+                                    arguments->given[WEFT_CLI_OPTION_JSON], text, &error));
+  return WEFT_CLI_OK;
 }
 
 int weft_cli_cmd_explain_hang(const struct weft_cli *cli,

@@ -56,6 +56,5 @@ int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_argumen
   WEFT_CLI_CALL(cli, name, weft_lower(cli->allocator, table, &options, &program, &error));
   WEFT_CLI_TRY(warn_of_findings(cli, arguments->operands[0], table));
   weft_cli_print_note(cli, NULL, table);
-  WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, program));
-  return WEFT_CLI_OK;
+  return weft_cli_write_program(cli, arguments, program);
 }

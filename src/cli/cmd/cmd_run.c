@@ -286,17 +286,6 @@ static struct weft_cli_run_report report_of(const struct run *run,
   return report;
 }
 
-/* Where -o is for a picture, the report goes to standard output. */
-static int draw_picture(const struct run *run, const struct weft_cli_run_report *report,
-                        const struct weft_text *text) {
-  if (text->failed) {
-    return weft_cli_fail_memory(run->cli);
-  }
-  WEFT_CLI_TRY(weft_cli_run_draw(run->cli, run->arguments->texts[WEFT_CLI_OPTION_OUTPUT],
-                                 run->costs.costs, report));
-  return weft_cli_write_stdout(run->cli, text);
-}
-
 /* On mpi all ranks come here, and rank 0 reports. */
 static int write_report(const struct run *run, struct weft_cli_execution *execution) {
   const enum weft_cli_picture kind = weft_cli_run_picture_of(run->arguments);
@@ -322,9 +311,12 @@ static int write_report(const struct run *run, struct weft_cli_execution *execut
   }
   (run->arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_run_add_json : weft_cli_run_add_text)(
       &text, &report);
-  return kind == WEFT_CLI_NO_PICTURE
-             ? weft_cli_write_output(run->cli, run->arguments, &text, WEFT_CLI_OK)
-             : draw_picture(run, &report, &text);
+  if (kind == WEFT_CLI_NO_PICTURE) {
+    return weft_cli_write_output(run->cli, run->arguments, &text, WEFT_CLI_OK);
+  }
+  WEFT_CLI_TRY(text.failed ? weft_cli_fail_memory(run->cli) : WEFT_CLI_OK);
+  WEFT_CLI_TRY(weft_cli_run_draw(run->cli, run->arguments->texts[WEFT_CLI_OPTION_OUTPUT], &report));
+  return weft_cli_write_stdout(run->cli, &text); /* -o is for the picture */
 }
 
 static int execute_program(struct run *run) {

@@ -2,22 +2,11 @@
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
 
-#include "cli/args/option_parser.h"
+#include "cli/cli_program.h"
 
-int weft_cli_cmd_gen(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_show(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_explain(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_explain_hang(const struct weft_cli *cli,
-                              const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_doctor(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_playground(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-int weft_cli_cmd_help(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
+weft_cli_command_function weft_cli_cmd_gen, weft_cli_cmd_lower, weft_cli_cmd_verify,
+    weft_cli_cmd_sim, weft_cli_cmd_show, weft_cli_cmd_plan, weft_cli_cmd_compare, weft_cli_cmd_run,
+    weft_cli_cmd_explain, weft_cli_cmd_explain_hang, weft_cli_cmd_diff, weft_cli_cmd_doctor,
+    weft_cli_cmd_playground, weft_cli_cmd_help;
 
 #endif

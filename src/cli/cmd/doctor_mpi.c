@@ -190,8 +190,7 @@ void weft_cli_mpi_try(const struct weft_cli *cli, bool quick, struct weft_cli_mp
   assert(found->rank_count == 0);
   for (size_t k = 0; k < WEFT_CLI_MPI_COUNT; k++) {
     struct weft_cli_mpi_trial *trial = &found->trials[k];
-    *trial = (struct weft_cli_mpi_trial){.mpi = command != NULL ? weft_cli_mpi_find(k)
-                                                                : weft_cli_mpi_at(k)};
+    *trial = (struct weft_cli_mpi_trial){.mpi = weft_cli_mpi_find(k, command != NULL)};
     trial->tested = trial->mpi.launcher != NULL && !quick;
     if (trial->tested) {
       try_mpi(command, trial);

@@ -57,7 +57,7 @@ static void add_location(struct weft_text *text, const char *data, size_t size, 
   const size_t left = text->size;
   weft_text_add(text, cut_left ? "..." : "");
   weft_text_add_escaped(text, begin, (size_t)(mark - begin));
-  const size_t width = weft_cli_width(text->data + left, text->size - left);
+  const size_t width = weft_count_characters(text->data + left, text->size - left);
   weft_text_add_escaped(text, mark, (size_t)(end - mark));
   weft_text_addf(text, "%s\n    %*s^", cut_right ? "..." : "", (int)width, "");
 }
@@ -134,14 +134,14 @@ static void init_fixed(struct fixed_text *fixed) {
   weft_text_add(&fixed->text, "");
 }
 
-struct weft_cli_quoted weft_cli_quoted(const char *text) {
-  struct weft_cli_quoted quoted;
+struct weft_cli_words weft_cli_quoted(const char *text) {
+  struct weft_cli_words quoted;
   (void)weft_escape(quoted.text, sizeof quoted.text, text, strlen(text));
   return quoted;
 }
 
-struct weft_cli_shell_word weft_cli_shell_word(const char *path) {
-  struct weft_cli_shell_word word = {"FILE"};
+struct weft_cli_words weft_cli_shell_word(const char *path) {
+  struct weft_cli_words word = {"FILE"};
   struct fixed_text fixed;
   init_fixed(&fixed);
   weft_cli_add_shell_word(&fixed.text, path != NULL ? path : "-");

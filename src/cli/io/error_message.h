@@ -9,10 +9,7 @@
 int weft_cli_write_all(int fd, const char *data, size_t size);
 
 /* Outside text with control bytes escaped, truncated. */
-struct weft_cli_quoted {
-  char text[256];
-};
-struct weft_cli_quoted weft_cli_quoted(const char *text);
+struct weft_cli_words weft_cli_quoted(const char *text);
 
 /* One word of a shell that is no option: plain where it can be, else 'in quotes'; with control bytes
  * or bytes that are no UTF-8, $'...', which bash, zsh and POSIX.1-2024 know. */
@@ -20,10 +17,7 @@ void weft_cli_add_shell_word(struct weft_text *text, const char *word);
 
 /* A file as such a word, for a command in a hint; "-" for NULL, which is
  * standard input, and FILE where the name is too long for a hint. */
-struct weft_cli_shell_word {
-  char text[256];
-};
-struct weft_cli_shell_word weft_cli_shell_word(const char *path);
+struct weft_cli_words weft_cli_shell_word(const char *path);
 
 /* Prints "weft: " + who + the sentence, and "  hint: " + hint unless it is NULL. */
 void weft_cli_print(const struct weft_cli *cli, const char *hint, const char *format, ...)

@@ -29,14 +29,10 @@ static const struct kind {
      {"-bind-to", "none", NULL}},
 };
 
-struct weft_cli_mpi weft_cli_mpi_at(size_t index) {
+struct weft_cli_mpi weft_cli_mpi_find(size_t index, bool starts) {
   assert(index < WEFT_CLI_MPI_COUNT);
-  return (struct weft_cli_mpi){.name = kinds[index].name, .package = kinds[index].package};
-}
-
-struct weft_cli_mpi weft_cli_mpi_find(size_t index) {
-  struct weft_cli_mpi mpi = weft_cli_mpi_at(index);
-  for (size_t k = 0; kinds[index].launchers[k] != NULL && mpi.launcher == NULL; k++) {
+  struct weft_cli_mpi mpi = {.name = kinds[index].name, .package = kinds[index].package};
+  for (size_t k = 0; starts && kinds[index].launchers[k] != NULL && mpi.launcher == NULL; k++) {
     const char *const words[] = {kinds[index].launchers[k], "--version", NULL};
     struct weft_cli_child child = {.words = words, .limit_ms = VERSION_LIMIT_MS};
     weft_cli_child_run(&child);

@@ -12,10 +12,9 @@ struct weft_cli_mpi {
   const char *launcher; /* "mpirun.openmpi", as found in PATH; NULL: none */
 };
 
-/* MPI number `index`; starts its launcher with --version to see whether it is there. */
-struct weft_cli_mpi weft_cli_mpi_find(size_t index);
-/* The same with launcher NULL; starts nothing. */
-struct weft_cli_mpi weft_cli_mpi_at(size_t index);
+/* MPI number `index`; `starts` its launcher with --version to see whether it is there, else that is
+ * NULL. */
+struct weft_cli_mpi weft_cli_mpi_find(size_t index, bool starts);
 
 /* The command line of two processes of `command` (words until NULL) under the launcher, which binds
  * nothing if `unbound`; written to words [WEFT_CLI_MPI_WORDS_MAX], with NULL behind it. */

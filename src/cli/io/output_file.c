@@ -52,7 +52,7 @@ static const char *hint_for(int code) {
 }
 
 static int fail_write(const struct weft_cli *cli, const char *what, const char *name, int code) {
-  const struct weft_cli_quoted quoted = weft_cli_quoted(name);
+  const struct weft_cli_words quoted = weft_cli_quoted(name);
   weft_cli_print(cli, hint_for(code), "cannot %s '%s': %s", what, quoted.text, strerror(code));
   return WEFT_CLI_IO;
 }

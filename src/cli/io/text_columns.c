@@ -6,20 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-size_t weft_cli_width(const char *data, size_t size) {
-  size_t width = 0;
-  for (size_t i = 0; i < size; i++) {
-    width += ((unsigned char)data[i] & 0xc0) != 0x80 ? 1 : 0;
-  }
-  return width;
-}
-
 void weft_cli_pad(struct weft_text *text, size_t begin, size_t width) {
   assert(text != NULL);
   if (text->failed) {
     return;
   }
-  const size_t now = weft_cli_width(text->data + begin, text->size - begin);
+  const size_t now = weft_count_characters(text->data + begin, text->size - begin);
   const size_t blanks = now + 2 <= width ? width - now : 2;
   weft_text_addf(text, "%*s", (int)blanks, "");
 }
@@ -31,14 +23,14 @@ void weft_cli_trim(struct weft_text *text) {
   }
 }
 
-struct weft_cli_amount weft_cli_amount(double amount) {
-  struct weft_cli_amount written;
+struct weft_cli_words weft_cli_amount(double amount) {
+  struct weft_cli_words written;
   (void)weft_amount(written.text, sizeof written.text, amount);
   return written;
 }
 
-struct weft_cli_amount weft_cli_amount_in(double amount, const char *unit) {
-  struct weft_cli_amount written = weft_cli_amount(amount);
+struct weft_cli_words weft_cli_amount_in(double amount, const char *unit) {
+  struct weft_cli_words written = weft_cli_amount(amount);
   const size_t size = strlen(written.text);
   if (unit[0] != '\0') {
     (void)snprintf(written.text + size, sizeof written.text - size, " %s", unit);
@@ -46,8 +38,8 @@ struct weft_cli_amount weft_cli_amount_in(double amount, const char *unit) {
   return written;
 }
 
-struct weft_cli_count weft_cli_count(uint64_t count, const char *noun) {
-  struct weft_cli_count written;
+struct weft_cli_words weft_cli_count(uint64_t count, const char *noun) {
+  struct weft_cli_words written;
   const size_t size = strlen(noun);
   assert(size > 0 && size < 32);
   const bool is_hissed = noun[size - 1] == 's' || noun[size - 1] == 'h';

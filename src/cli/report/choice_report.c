@@ -64,7 +64,7 @@ static void add_row(struct weft_text *text, const struct weft_choice_candidate *
                  candidate->ranks, candidate->replicas, candidate->stages_per_rank,
                  has_placement(candidate) ? weft_placement_name(candidate->placement) : "-",
                  candidate->microbatches);
-  const struct weft_cli_amount bound = weft_cli_amount(candidate->bound);
+  const struct weft_cli_words bound = weft_cli_amount(candidate->bound);
   if (candidate->answer == NULL) {
     weft_text_addf(text, "%10s  %10s  %8s  %10s  %s\n", "-",
                    isfinite(candidate->bound) ? bound.text : "-", "-", "-",

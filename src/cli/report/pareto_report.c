@@ -50,10 +50,6 @@ static int column_of(const struct plot *plot, double memory) {
   return (int)lround((memory - plot->left) / (plot->right - plot->left) * (plot->columns - 1));
 }
 
-static int row_of(const struct plot *plot, double value) {
-  return (int)lround((plot->high - value) / (plot->high - plot->low) * (PLOT_ROWS - 1));
-}
-
 /* A star for each plan, a line to where the next one begins. */
 static void fill_row(const struct plot *plot, int row, char *cells) {
   const struct weft_cli_pareto *pareto = plot->pareto;
@@ -63,7 +59,8 @@ static void fill_row(const struct plot *plot, int row, char *cells) {
     const int end = k + 1 < pareto->count
                         ? column_of(plot, pareto->points[k + 1].answer->peak_memory)
                         : plot->columns;
-    if (row_of(plot, weft_cli_plan_value(pareto->points[k].answer)) == row) {
+    const double value = weft_cli_plan_value(pareto->points[k].answer);
+    if (lround((plot->high - value) / (plot->high - plot->low) * (PLOT_ROWS - 1)) == row) {
       memset(cells + column, '-', (size_t)(end > column ? end - column : 0));
       cells[column] = '*';
     }
@@ -74,7 +71,7 @@ static void add_rows(struct weft_text *text, const struct plot *plot) {
   char cells[PLOT_COLUMNS_MAX];
   for (int row = 0; row < PLOT_ROWS; row++) {
     const bool is_end = row == 0 || row == PLOT_ROWS - 1;
-    const struct weft_cli_amount label = weft_cli_amount(row == 0 ? plot->high : plot->low);
+    const struct weft_cli_words label = weft_cli_amount(row == 0 ? plot->high : plot->low);
     fill_row(plot, row, cells);
     weft_text_addf(text, "%*s |", LABEL_COLUMNS - 2, is_end ? label.text : "");
     weft_text_append(text, cells, (size_t)plot->columns);
@@ -106,7 +103,7 @@ static void add_plot(struct weft_text *text, const struct weft_cli_pareto *paret
   for (int k = 0; k < plot.columns; k++) {
     weft_text_append(text, "-", 1);
   }
-  const struct weft_cli_amount left = weft_cli_amount(plot.left);
+  const struct weft_cli_words left = weft_cli_amount(plot.left);
   weft_text_addf(text, "\n%*s%s%*s\n", LABEL_COLUMNS, "", left.text,
                  plot.columns - (int)strlen(left.text), weft_cli_amount(plot.right).text);
   weft_text_addf(text, "%*s\n", LABEL_COLUMNS + (plot.columns + 6) / 2, "memory");
@@ -120,11 +117,9 @@ void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *p
     add_plot(text, pareto, columns);
   }
   const struct weft_memory_need *need = &pareto->need;
-  /* Of a graph not all placements are tried. */
-  const bool is_open = pareto->request->graph != NULL && pareto->request->rank_of == NULL &&
-                       pareto->request->any_placement;
   weft_text_addf(text, "\nno schedule%s fits into less than %s",
-                 is_open ? " on the placements tried" : "", weft_cli_amount(need->least).text);
+                 need->of_tried ? " on the placements tried" : "",
+                 weft_cli_amount(need->least).text);
   if (need->enough > need->least) {
     weft_text_addf(text, ", and %s is enough", weft_cli_amount(need->enough).text);
   }

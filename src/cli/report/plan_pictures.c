@@ -183,7 +183,7 @@ void weft_cli_pareto_add_picture(struct weft_text *text, const struct weft_cli_p
   const bool is_page = begin_page(text, path, "weft plan --pareto");
   const struct weft_costs *costs = request->costs;
   const uint32_t stages = weft_graph_stage_count(request->graph);
-  char title[160], scope[96];
+  char title[640], scope[96];
   (void)snprintf(title, sizeof title, "%s%s%s by memory: %s, %s",
                  weft_objective_name(request->objective), costs->unit[0] != '\0' ? " in " : "",
                  costs->unit, weft_cli_count(request->ranks, "rank").text,
@@ -258,7 +258,7 @@ void weft_cli_choice_add_picture(struct weft_text *text, const struct weft_cli_c
   const bool is_page = begin_page(text, path, "weft plan --global-batch");
   const struct weft_search_request *search = &report->request->search;
   const char *unit = search->costs->unit;
-  char title[128];
+  char title[384];
   (void)snprintf(title, sizeof title, "time of a step%s%s: %s, a global batch of %llu",
                  unit[0] != '\0' ? " in " : "", unit, weft_cli_count(search->ranks, "rank").text,
                  (unsigned long long)report->request->global_batch);

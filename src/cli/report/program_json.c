@@ -21,8 +21,8 @@ uint64_t weft_cli_cell_size(const struct weft_action *action) {
   return 1 + (uint64_t)(action->op == WEFT_OP_OVERLAP_F_B ? action->parts : 0);
 }
 
-struct weft_cli_size weft_cli_size(const struct weft_program *program) {
-  struct weft_cli_size size;
+struct weft_cli_words weft_cli_size(const struct weft_program *program) {
+  struct weft_cli_words size;
   (void)snprintf(size.text, sizeof size.text, "%.30s, %.30s, %.30s",
                  weft_cli_count(program->rank_count, "rank").text,
                  weft_cli_count(program->stage_count, "stage").text,

@@ -17,11 +17,8 @@ const char *weft_cli_level_name(enum weft_level level);
 /* Records of the cell that begins at `action`: 1, or an overlap's header and parts. */
 uint64_t weft_cli_cell_size(const struct weft_action *action);
 
-/* "4 ranks, 8 stages, 16 microbatches", as an argument of printf. */
-struct weft_cli_size {
-  char text[96];
-};
-struct weft_cli_size weft_cli_size(const struct weft_program *program);
+/* "4 ranks, 8 stages, 16 microbatches". */
+struct weft_cli_words weft_cli_size(const struct weft_program *program);
 
 /* "note: rank 2 has no action", a line of its own; nothing where there is nothing to say. */
 void weft_cli_note_text(struct weft_text *text, const struct weft_program *program);

@@ -273,9 +273,10 @@ int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
   return weft_cli_write_file(cli, path, &text);
 }
 
-int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct weft_costs *costs,
+int weft_cli_run_draw(const struct weft_cli *cli, const char *path,
                       const struct weft_cli_run_report *report) {
   assert(cli != NULL && report != NULL);
+  const struct weft_costs *costs = report->costs;
   const struct weft_cli_execution *execution = report->execution;
   const struct weft_program *program = execution->program;
   WEFT_SCOPED(weft_simulation) measured = NULL;
@@ -284,7 +285,7 @@ int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct
                                          weft_cli_execution_events(execution, report->step),
                                          execution->event_begin[program->rank_count],
                                          report->per_unit, &measured, &error));
-  char step[64], source[160];
+  char step[64], source[320];
   (void)snprintf(source, sizeof source, "from the costs that the run was given; %s",
                  weft_cli_scope_text(costs, program).text);
   (void)snprintf(step, sizeof step, "step %" PRIu32 " of %" PRIu32 "%s", report->step + 1,

@@ -50,7 +50,7 @@ int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
 
 /* Draws the median step, a page with the prediction below it, and writes it to `path`.
  * The execution has kept its events. WEFT_CLI_OK, or another exit status after printing why. */
-int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct weft_costs *costs,
+int weft_cli_run_draw(const struct weft_cli *cli, const char *path,
                       const struct weft_cli_run_report *report);
 
 #endif

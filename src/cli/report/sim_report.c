@@ -2,7 +2,6 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -33,19 +32,17 @@ static uint32_t rank_of_peak(const struct weft_simulation *simulation) {
 }
 
 static void add_peak(struct weft_text *text, const struct weft_simulation *simulation) {
-  char more[96];
-  if (simulation->program->rank_count == 0) {
-    return;
+  if (simulation->program->rank_count > 0) {
+    const uint32_t rank = rank_of_peak(simulation);
+    weft_text_addf(text, "%-17s %s, on rank %" PRIu32 " at %s\n", "peak activation",
+                   weft_cli_amount(simulation->peak_activation).text, rank,
+                   weft_cli_amount(simulation->ranks[rank].peak_at).text);
   }
-  const uint32_t rank = rank_of_peak(simulation);
-  (void)snprintf(more, sizeof more, ", on rank %" PRIu32 " at %s", rank,
-                 weft_cli_amount(simulation->ranks[rank].peak_at).text);
-  add_line(text, "peak activation", simulation->peak_activation, "", more);
 }
 
-struct weft_cli_scope weft_cli_scope_text(const struct weft_costs *costs,
+struct weft_cli_words weft_cli_scope_text(const struct weft_costs *costs,
                                           const struct weft_program *program) {
-  struct weft_cli_scope scope;
+  struct weft_cli_words scope;
   (void)weft_costs_describe(costs, program->rank_count, program->stage_count, scope.text,
                             sizeof scope.text);
   return scope;

@@ -38,10 +38,7 @@ void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim
 
 /* What the costs of a program are of: a sentence; and members "costs_of" (rank or stage) and
  * "stage_share", how much of it a stage has. */
-struct weft_cli_scope {
-  char text[96];
-};
-struct weft_cli_scope weft_cli_scope_text(const struct weft_costs *costs,
+struct weft_cli_words weft_cli_scope_text(const struct weft_costs *costs,
                                           const struct weft_program *program);
 void weft_cli_scope_json(struct weft_json *json, const struct weft_costs *costs,
                          const struct weft_program *program);
