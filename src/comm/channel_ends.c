@@ -34,12 +34,22 @@ static enum weft_status check_end(const struct weft_transport *transport,
 }
 
 /* Where a channel is in the table, or would be. */
-static uint32_t *find_slot(const struct weft_ends *ends, uint32_t channel) {
+static inline uint32_t *find_slot(const struct weft_ends *ends, uint32_t channel) {
   uint32_t k = weft_channel_hash(channel, ends->mask);
   while (ends->table[k] != 0 && weft_ends_at(ends, ends->table[k] - 1)->channel != channel) {
     k = (k + 1) & ends->mask;
   }
   return &ends->table[k];
+}
+
+/* Every message looks for its end: without a function between. */
+static inline struct weft_end *find_end(const struct weft_ends *ends, uint32_t channel) {
+  const uint32_t found = ends->table != NULL ? *find_slot(ends, channel) : 0;
+  return found != 0 ? weft_ends_at(ends, found - 1) : NULL;
+}
+
+struct weft_end *weft_ends_find(const struct weft_ends *ends, uint32_t channel) {
+  return find_end(ends, channel);
 }
 
 static enum weft_status add_end(struct weft_ends *ends, const struct weft_transport *transport,
@@ -72,8 +82,11 @@ static enum weft_status open_ends(struct weft_ends *ends, const struct weft_allo
                                   const struct weft_channel_end *from, uint32_t count,
                                   size_t item_size, struct weft_error *error) {
   const uint32_t room = weft_channel_round_up(2 * count + 1);
-  *ends = (struct weft_ends){
-      .opened = true, .arena.allocator = allocator, .mask = room - 1, .item_size = item_size};
+  *ends = (struct weft_ends){.opened = true,
+                             .rank = transport->rank,
+                             .arena.allocator = allocator,
+                             .mask = room - 1,
+                             .item_size = item_size};
   ends->table = weft_arena_allocate(&ends->arena, room, sizeof *ends->table);
   ends->items = weft_arena_allocate(&ends->arena, count, item_size);
   WEFT_TRY(weft_arena_status(&ends->arena, error));
@@ -117,69 +130,45 @@ void weft_ends_close(struct weft_ends *ends) {
   *ends = (struct weft_ends){.opened = ends->opened};
 }
 
-struct weft_end *weft_ends_find(const struct weft_ends *ends, uint32_t channel) {
-  const uint32_t found = ends->table != NULL ? *find_slot(ends, channel) : 0;
-  return found != 0 ? weft_ends_at(ends, found - 1) : NULL;
-}
-
 /* ---- Messages ---- */
 
-enum weft_status weft_ends_choose(const struct weft_ends *ends,
-                                  const struct weft_transport *transport, uint32_t channel,
-                                  bool sends, const struct weft_message *message,
-                                  struct weft_end **out, struct weft_error *error) {
+enum weft_status weft_ends_choose(const struct weft_ends *ends, uint32_t channel, bool sends,
+                                  const struct weft_message *message, struct weft_end **out,
+                                  struct weft_error *error) {
   assert(message != NULL);
   const char *verb = sends ? "send" : "receive";
-  struct weft_end *end = weft_ends_find(ends, channel);
+  struct weft_end *end = find_end(ends, channel);
   if (end == NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, "name every channel in open()",
                      "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", which it has not opened",
-                     transport->rank, verb, channel);
+                     ends->rank, verb, channel);
   }
   if (end->closed) {
     return weft_fail(error, WEFT_ERR_USAGE, "after a cancel, make a new world",
                      "rank %" PRIu32 " wants to %s on channel %" PRIu32
                      ", on which it has cancelled a message",
-                     transport->rank, verb, channel);
+                     ends->rank, verb, channel);
   }
   if (end->sends != sends) {
     return weft_fail(error, WEFT_ERR_USAGE, "a channel goes one way: open another one",
                      "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", on which it %s",
-                     transport->rank, verb, channel, end->sends ? "sends" : "receives");
+                     ends->rank, verb, channel, end->sends ? "sends" : "receives");
   }
   if (sends && message->header.bytes > end->bytes_max) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "open the channel with a larger bytes_max, at both ends",
                      "rank %" PRIu32 " sends %" PRIu64 " bytes on channel %" PRIu32
                      ", which takes at most %" PRIu64,
-                     transport->rank, message->header.bytes, channel, end->bytes_max);
+                     ends->rank, message->header.bytes, channel, end->bytes_max);
   }
   if (message->capacity < end->bytes_max) {
     return weft_fail(error, WEFT_ERR_USAGE, "each buffer must hold the channel's largest payload",
                      "rank %" PRIu32 " gives a buffer of %" PRIu64 " bytes to channel %" PRIu32
                      ", whose payloads have up to %" PRIu64,
-                     transport->rank, message->capacity, channel, end->bytes_max);
+                     ends->rank, message->capacity, channel, end->bytes_max);
   }
   *out = end;
   return WEFT_OK;
-}
-
-uint64_t weft_end_accept(struct weft_end *end, struct weft_message *message) {
-  assert(!weft_end_is_full(end));
-  const uint64_t number = end->posted++;
-  message->state[0] = (uint64_t)end->index + 1;
-  message->state[1] = number;
-  end->messages[number & end->mask] = message;
-  return number;
-}
-
-void weft_end_give_back(struct weft_end *end, struct weft_message *message) {
-  assert(end->done < end->posted && end->messages[message->state[1] & end->mask] == message);
-  end->messages[message->state[1] & end->mask] = NULL;
-  while (end->done < end->posted && weft_end_oldest(end) == NULL) {
-    end->done++;
-  }
-  __atomic_store_n(&message->state[0], 0, __ATOMIC_RELEASE); /* test() may see it now */
 }
 
 void weft_end_cancel(struct weft_end *end, struct weft_message *message) {

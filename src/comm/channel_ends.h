@@ -26,6 +26,7 @@ struct weft_end {
 /* All zero: not opened. */
 struct weft_ends {
   bool opened;
+  uint32_t rank;           /* whose they are */
   struct weft_arena arena; /* of all of it, and of what a transport's ends need */
   uint32_t *table;         /* [mask + 1] index + 1 by channel, open addressing; 0: empty */
   uint32_t mask;
@@ -66,15 +67,21 @@ static inline size_t weft_shapes_size(const struct weft_message_header *header) 
 
 /* The end to which a message may go. WEFT_ERR_USAGE: why not. Whether it is full is the
  * transport's to ask. */
-enum weft_status weft_ends_choose(const struct weft_ends *ends,
-                                  const struct weft_transport *transport, uint32_t channel,
-                                  bool sends, const struct weft_message *message,
-                                  struct weft_end **out, struct weft_error *error);
+enum weft_status weft_ends_choose(const struct weft_ends *ends, uint32_t channel, bool sends,
+                                  const struct weft_message *message, struct weft_end **out,
+                                  struct weft_error *error);
 static inline bool weft_end_is_full(const struct weft_end *end) {
   return end->posted - end->done >= end->depth;
 }
 /* The message is the transport's; returns its number. */
-uint64_t weft_end_accept(struct weft_end *end, struct weft_message *message);
+static inline uint64_t weft_end_accept(struct weft_end *end, struct weft_message *message) {
+  assert(!weft_end_is_full(end));
+  const uint64_t number = end->posted++;
+  message->state[0] = (uint64_t)end->index + 1;
+  message->state[1] = number;
+  end->messages[number & end->mask] = message;
+  return number;
+}
 /* The end of a message; NULL: it is the caller's already. */
 static inline struct weft_end *weft_ends_of(const struct weft_ends *ends,
                                             const struct weft_message *message) {
@@ -86,7 +93,14 @@ static inline struct weft_message *weft_end_oldest(const struct weft_end *end) {
   return end->messages[end->done & end->mask];
 }
 /* The message is done, and the caller's again; in any order. */
-void weft_end_give_back(struct weft_end *end, struct weft_message *message);
+static inline void weft_end_give_back(struct weft_end *end, struct weft_message *message) {
+  assert(end->done < end->posted && end->messages[message->state[1] & end->mask] == message);
+  end->messages[message->state[1] & end->mask] = NULL;
+  while (end->done < end->posted && weft_end_oldest(end) == NULL) {
+    end->done++;
+  }
+  __atomic_store_n(&message->state[0], 0, __ATOMIC_RELEASE); /* test() may see it now */
+}
 /* The message is the caller's again, and the end is closed. */
 void weft_end_cancel(struct weft_end *end, struct weft_message *message);
 

@@ -57,38 +57,39 @@ static void put_rank(struct weft_loopback *world, uint32_t slot, uint32_t rank) 
   world->wakes[rank].slot = slot;
 }
 
-static void sift_rank(struct weft_loopback *world, uint32_t rank) {
+/* No later than at that time, so it only moves up. */
+static void wake_by(struct weft_loopback *world, uint32_t rank, int64_t at) {
   uint32_t slot = world->wakes[rank].slot;
+  if (at >= world->wakes[rank].at) {
+    return;
+  }
+  world->wakes[rank].at = at;
+  world->wakes[rank].order = weft_random_next(&world->random);
   while (slot > 0 && is_before(world, rank, world->heap[(slot - 1) / 2])) {
     put_rank(world, slot, world->heap[(slot - 1) / 2]);
     slot = (slot - 1) / 2;
   }
-  for (;;) {
-    uint32_t child = 2 * slot + 1;
+  put_rank(world, slot, rank);
+}
+
+/* The first rank gets its turn: it only moves down. */
+static void put_first_last(struct weft_loopback *world) {
+  const uint32_t rank = world->heap[0];
+  uint32_t slot = 0, child;
+  world->wakes[rank].at = WEFT_TIME_NEVER;
+  world->wakes[rank].order = weft_random_next(&world->random);
+  while ((child = 2 * slot + 1) < world->options.rank_count) {
     if (child + 1 < world->options.rank_count &&
         is_before(world, world->heap[child + 1], world->heap[child])) {
       child++;
     }
-    if (child >= world->options.rank_count || !is_before(world, world->heap[child], rank)) {
+    if (!is_before(world, world->heap[child], rank)) {
       break;
     }
     put_rank(world, slot, world->heap[child]);
     slot = child;
   }
   put_rank(world, slot, rank);
-}
-
-static void set_wake(struct weft_loopback *world, uint32_t rank, int64_t at) {
-  world->wakes[rank].at = at;
-  world->wakes[rank].order = weft_random_next(&world->random);
-  sift_rank(world, rank);
-}
-
-/* No later than at that time. */
-static void wake_by(struct weft_loopback *world, uint32_t rank, int64_t at) {
-  if (at < world->wakes[rank].at) {
-    set_wake(world, rank, at);
-  }
 }
 
 /* ---- Channels ---- */
@@ -196,7 +197,7 @@ static enum weft_status loopback_post(struct weft_transport *transport, uint32_t
                                       struct weft_message *message, struct weft_error *error) {
   const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
   struct weft_end *end = NULL;
-  WEFT_TRY(weft_ends_choose(&endpoint->ends, transport, number, sends, message, &end, error));
+  WEFT_TRY(weft_ends_choose(&endpoint->ends, number, sends, message, &end, error));
   if (weft_end_is_full(end)) {
     return WEFT_IN_PROGRESS;
   }
@@ -380,7 +381,7 @@ enum weft_status weft_loopback_next(struct weft_comm *comm, uint32_t *rank,
   if (at > world->now) {
     __atomic_store_n(&world->now, at, __ATOMIC_RELAXED);
   }
-  set_wake(world, next, WEFT_TIME_NEVER);
+  put_first_last(world);
   *rank = next;
   return WEFT_OK;
 }

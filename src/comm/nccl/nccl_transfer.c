@@ -147,7 +147,7 @@ enum weft_status weft_nccl_post(struct weft_transport *transport, uint32_t chann
     return inner->ops->post(inner, channel, sends, message, error);
   }
   struct weft_end *same;
-  WEFT_TRY(weft_ends_choose(&world->ends, transport, channel, sends, message, &same, error));
+  WEFT_TRY(weft_ends_choose(&world->ends, channel, sends, message, &same, error));
   if (message->device != end->device) {
     return weft_fail(error, WEFT_ERR_USAGE, "open the channel for the device of its payloads",
                      "rank %" PRIu32 " opened channel %" PRIu32

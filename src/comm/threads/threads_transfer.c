@@ -170,8 +170,8 @@ static void post_entry(const struct weft_threads_end *end, struct weft_message *
 enum weft_status weft_endpoint_post(struct weft_transport *transport, uint32_t channel, bool sends,
                                     struct weft_message *message, struct weft_error *error) {
   struct weft_end *base = NULL;
-  WEFT_TRY(weft_ends_choose(&((struct weft_endpoint *)transport)->ends, transport, channel, sends,
-                            message, &base, error));
+  WEFT_TRY(weft_ends_choose(&((struct weft_endpoint *)transport)->ends, channel, sends, message,
+                            &base, error));
   struct weft_threads_end *end = (struct weft_threads_end *)base;
   if (weft_end_is_full(base)) {
     update_end(end);

@@ -339,8 +339,7 @@ enum weft_status weft_mpi_post(struct weft_transport *transport, uint32_t channe
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   struct weft_end *end = NULL;
   weft_mpi_lock(world);
-  enum weft_status status =
-      weft_ends_choose(&world->ends, &world->transport, channel, sends, message, &end, error);
+  enum weft_status status = weft_ends_choose(&world->ends, channel, sends, message, &end, error);
   if (status == WEFT_OK) {
     status = check_device(&world->transport, sends, message, error);
   }
