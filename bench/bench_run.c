@@ -13,6 +13,7 @@
 #include <weft/weft.h>
 
 #include "bench/bench_clock.h"
+#include "bench/bench_steps.h"
 #include "cli/cmd/execution.h"
 #include "cli/io/error_message.h"
 
@@ -71,6 +72,7 @@ static void watch_init(struct watch *watch, const struct weft_cli *cli) {
 }
 
 struct run {
+  struct weft_named_source source;
   struct weft_program *program;
   struct weft_costs *costs;
   struct weft_simulation *simulation;
@@ -91,13 +93,12 @@ static void set_costs(struct weft_costs *costs) {
 }
 
 static int prepare_run(const struct weft_cli *cli, struct weft_bench_case *at, struct run *run) {
-  const struct weft_named_source plan = {.allocator = cli->allocator,
-                                         .schedule = at->schedule,
-                                         .ranks = at->shape.ranks,
-                                         .stages_per_rank = at->shape.stages_per_rank};
   struct weft_error error;
-  *run = (struct run){.program = NULL};
-  if (weft_source_named((void *)&plan, at->shape.microbatches, true, &run->program, &error) < 0 ||
+  *run = (struct run){.source = {.allocator = cli->allocator,
+                                 .schedule = at->schedule,
+                                 .ranks = at->shape.ranks,
+                                 .stages_per_rank = at->shape.stages_per_rank}};
+  if (weft_source_named(&run->source, at->shape.microbatches, true, &run->program, &error) < 0 ||
       weft_costs_create(cli->allocator, 1, &run->costs, &error) < 0) {
     release(run);
     return weft_cli_fail(cli, NULL, &error);
@@ -166,18 +167,17 @@ static int time_steps(const struct weft_cli *cli, const struct run *run,
                       struct weft_bench_executor_measurement *measurement, uint64_t *calmest_ns) {
   struct watch watch;
   struct weft_error error;
-  struct weft_cli_execution execution =
-      execution_of(cli, run, stages, "loopback", choose_steps(&measurement->at));
   watch_init(&watch, cli);
-  execution.allocator = &watch.counter.allocator;
-  execution.no_events = no_events;
-  execution.no_notes = true;
-  execution.steps_ranks = true; /* no thread switches in what is measured */
-  execution.between = look;
-  execution.between_context = &watch;
-  const enum weft_status result = weft_cli_execute(&execution, &error);
-  weft_cli_execution_finish(&execution);
-  if (result < 0) {
+  const struct weft_bench_steps steps = {.allocator = &watch.counter.allocator,
+                                         .source = &run->source,
+                                         .rank_count = run->program->rank_count,
+                                         .microbatch_count = run->program->microbatch_count,
+                                         .stages = stages,
+                                         .step_count = choose_steps(&measurement->at),
+                                         .no_events = no_events,
+                                         .between = look,
+                                         .context = &watch};
+  if (weft_bench_steps(&steps, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   const uint64_t median = weft_bench_median(watch.samples, watch.sample_count);

@@ -83,9 +83,6 @@ static void record_step(struct weft_cli_execution *execution, struct weft_transp
   struct weft_cli_rank_step *sum = &rank_steps_of(execution, step)[rank];
   *sum = (struct weft_cli_rank_step){.entered_ns = entered_ns,
                                      .left_ns = real_time(execution, transport)};
-  if (execution->events == NULL) {
-    return;
-  }
   const uint64_t begin = execution->event_begin[rank];
   struct weft_event *events = events_of(execution, execution->keeps_events ? step : 0) + begin;
   uint64_t count;
@@ -184,7 +181,6 @@ static enum weft_status create_pipeline(struct weft_cli_execution *execution,
   options.slots = execution->slots;
   options.stall_limit = execution->stall_limit;
   options.forward_ahead = 0;
-  options.no_events = execution->no_events;
   options.eager = execution->eager;
   options.device = weft_cuda_device(execution->cuda, transport->rank); /* NULL without */
   options.interrupted = weft_launch_is_interrupted;
@@ -237,13 +233,7 @@ static enum weft_status between_steps(struct weft_cli_execution *execution,
   if (transport->rank == 0 || execution->transport->process_per_rank) {
     execution->steps_done = step;
   }
-  if (execution->between == NULL) {
-    return WEFT_OK;
-  }
-  if (transport->rank == 0) {
-    execution->between(execution->between_context, step);
-  }
-  return weft_barrier(transport, 0, error);
+  return WEFT_OK;
 }
 
 static enum weft_status run_rank(void *context, struct weft_transport *transport,
@@ -263,55 +253,6 @@ static enum weft_status run_rank(void *context, struct weft_transport *transport
   return WEFT_OK;
 }
 
-/* ---- Stepping ranks in this thread ---- */
-
-/* Advances the rank with the next event, until all are done or one fails; then all have. */
-static enum weft_status step_all(struct weft_cli_execution *execution, uint32_t step,
-                                 struct weft_error *error) {
-  const struct weft_batch batch = {.microbatch_count = execution->program->microbatch_count};
-  const uint32_t p = execution->program->rank_count;
-  struct weft_cli_rank_step *ranks = rank_steps_of(execution, step);
-  for (uint32_t r = 0; r < p; r++) {
-    ranks[r].entered_ns = (uint64_t)weft_clock_ns(); /* replaced when the rank is done */
-    WEFT_TRY(weft_pipeline_begin(execution->pipelines[r], true, &batch, error));
-    weft_comm_wake(execution->comm_world, r);
-  }
-  for (uint32_t running = p; running > 0;) {
-    uint32_t r;
-    WEFT_TRY(weft_comm_next(execution->comm_world, &r, error));
-    if (ranks[r].left_ns > 0) {
-      continue; /* a rank that is done is named when its sends are received */
-    }
-    const enum weft_status status = weft_pipeline_advance(execution->pipelines[r], error);
-    WEFT_TRY(status);
-    if (status == WEFT_IN_PROGRESS) {
-      WEFT_TRY(weft_pipeline_wait(execution->pipelines[r], error));
-    } else {
-      record_step(execution, weft_comm_endpoint(execution->comm_world, r), step,
-                  ranks[r].entered_ns);
-      running--;
-    }
-  }
-  return WEFT_OK;
-}
-
-static enum weft_status run_steps(struct weft_cli_execution *execution, struct weft_error *error) {
-  assert(execution->transport->virtual_time);
-  for (uint32_t r = 0; r < execution->program->rank_count; r++) {
-    WEFT_TRY(create_pipeline(execution, weft_comm_endpoint(execution->comm_world, r), error));
-  }
-  for (uint32_t step = 0;; step++) {
-    execution->steps_done = step;
-    if (execution->between != NULL) {
-      execution->between(execution->between_context, step);
-    }
-    if (step == execution->step_count) {
-      return WEFT_OK;
-    }
-    WEFT_TRY(step_all(execution, step, error));
-  }
-}
-
 /* ---- The whole execution ---- */
 
 static enum weft_status make_room(struct weft_cli_execution *execution, struct weft_error *error) {
@@ -329,11 +270,9 @@ static enum weft_status make_room(struct weft_cli_execution *execution, struct w
       weft_arena_allocate(arena, execution->program->stage_count, sizeof *execution->stage_ranks);
   WEFT_TRY(weft_arena_status(arena, error));
   count_events(execution);
-  if (!execution->no_events && !execution->no_notes) {
-    const uint32_t kept = execution->keeps_events ? steps : 1;
-    execution->events = weft_arena_allocate(arena, (size_t)(kept * (execution->event_begin[p] + 1)),
-                                            sizeof *execution->events);
-  }
+  const uint32_t kept = execution->keeps_events ? steps : 1;
+  execution->events = weft_arena_allocate(arena, (size_t)(kept * (execution->event_begin[p] + 1)),
+                                          sizeof *execution->events);
   make_views(execution);
   return weft_arena_status(arena, error);
 }
@@ -361,9 +300,7 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
   execution->said_ns = (uint64_t)weft_clock_ns();
   execution->first = weft_comm_local(execution->comm_world);
   struct weft_launch_watch *watch = weft_launch_watch_begin(execution->first);
-  const enum weft_status status =
-      execution->steps_ranks ? run_steps(execution, error)
-                             : weft_comm_run(execution->comm_world, run_rank, execution, error);
+  const enum weft_status status = weft_comm_run(execution->comm_world, run_rank, execution, error);
   weft_launch_watch_end(watch);
   for (uint32_t step = 0; step < execution->steps_done; step++) {
     execution->makespans[step] = makespan_of(execution, step);

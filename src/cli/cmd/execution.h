@@ -33,29 +33,22 @@ struct weft_cli_execution {
   bool eager;               /* on them */
   struct weft_cli_job *job; /* where a rank is a process, else NULL; it has the program's ranks */
   enum weft_send_model comm;
-  uint32_t slots;      /* of WEFT_COMM_SLOTS */
-  int64_t stall_limit; /* in the transport's time; 0: never */
-  bool no_events;
+  uint32_t slots;                        /* of WEFT_COMM_SLOTS */
+  int64_t stall_limit;                   /* in the transport's time; 0: never */
   int64_t latency_ticks, occupied_ticks; /* of transfers on loopback */
   int64_t *channel_ticks;                /* [channel_count] as in weft_comm_options */
   uint32_t channel_count;
   uint32_t step_count;
   bool keeps_events; /* of every step */
-  bool no_notes;     /* nothing is computed from events: no makespans, no ranks */
   bool says_progress;
-  bool steps_ranks; /* in virtual time: one thread steps all ranks, without switching threads */
-  /* Called by rank 0 before each step, while all other ranks wait, and once after the last; may
-   * be NULL. Not where a rank is a process. */
-  void (*between)(void *context, uint32_t step);
-  void *between_context;
 
   /* Results. */
   uint32_t steps_done; /* by all ranks */
   int64_t *makespans;  /* [steps_done] first start on any rank to last end on any, in the
-                         transport's time; 0 without events */
+                         transport's time */
   struct weft_cli_rank_step *rank_steps; /* [step][rank] */
   uint64_t *event_begin;                 /* [rank_count + 1] into the events of a step */
-  struct weft_event *events;             /* [step][event_begin[rank_count]], or NULL */
+  struct weft_event *events;             /* [step][event_begin[rank_count]] */
   const char *eager_reason;     /* on GPUs without eager: why the last step was not replayed */
   uint64_t replayed_steps;      /* on GPUs, warm-up included */
   struct weft_transport *first; /* an endpoint, rank 0's if it is here, for
