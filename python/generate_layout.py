@@ -71,6 +71,7 @@ def preprocess(compiler, include):
     numbers = {}
     for name, value in re.findall(r"^#define (WEFT_[A-Z0-9_]+) (.+)$", macros, re.M):
         value = re.sub(r"UINT(?:32|64)_C\(([0-9a-fx]+)\)", r"\1", value)
+        value = re.sub(r"\b([0-9]+)[uUlL]+$", r"\1", value)
         value = value.replace("UINT32_MAX", "0xffffffff").replace("UINT64_MAX", "0x" + "f" * 16)
         if re.fullmatch(r"0x[0-9a-f]+|[0-9]+(\.[0-9]+)?(e[0-9]+)?", value):
             numbers[name] = value

@@ -1,12 +1,13 @@
-"""Host time per action: Pipeline over MPI beside PyTorch's pipelining over gloo.
+"""Host time per action: Pipeline beside PyTorch's pipelining over gloo.
 
     mpirun -n 2 python3 bench/pytorch.py pipeline [--schedule 1F1B] [--microbatches 8]
+    torchrun --nproc-per-node 2 bench/pytorch.py pipeline [...]
 
-Both run the same program on the same modules in the same processes, in turns. First losses and
+Under mpirun Pipeline's messages go by MPI, under torchrun by gloo, too. Both run the same program on the same modules in the same processes, in turns. First losses and
 gradients are compared. The modules are small, so a step is host time: what autograd takes for the
 same forwards and backwards in a loop, without any pipeline, is the floor of both; the step that
 these would make without communication is simulated, and the rest is what a runtime adds. Needs
-PyTorch, weft_pipeline and a driver for MPI (docs/mpi.md).
+PyTorch, weft_pipeline and, under mpirun, a driver for MPI (docs/mpi.md).
 """
 
 import argparse
@@ -117,7 +118,9 @@ def report(options, program, times, floors, bare):
         ]
         more = "" if values is floors else "{:25.1f} {:7.1f}".format(*beyond[name])
         print(f"{name:20} {found[0]:7.1f} {found[1]:7.1f}{more}")
+    ratio = statistics.median(times["weft"]) / statistics.median(times["pytorch"])
     ratios = [a / b for a, b in zip(beyond["weft"], beyond["pytorch"])]
+    print(f"weft / pytorch: median {ratio:.3f}")
     print(f"weft / pytorch beyond autograd: median {ratios[0]:.3f}, best {ratios[1]:.3f}")
     print("F, B, I, W of each stage in a loop: ", end="")
     print(*("/".join(f"{t:.0f}" for t in row) for row in zip(*bare.values())), "us")
@@ -129,6 +132,11 @@ def main(words):
         return 0
     torch.set_num_threads(1)
     me, m, width = launch.info(), options.microbatches, options.width
+    transport = "mpi"
+    if me.launcher is None and "RANK" in os.environ:
+        transport = "torch"
+        dist.init_process_group("gloo")
+        me = launch.Info("torchrun", dist.get_rank(), dist.get_world_size())
     table = weft.Table.named(options.schedule, ranks=me.ranks, microbatches=m)
     program = table.lower()
     mine = weft_torch.stages_of(program, me.rank)
@@ -140,18 +148,19 @@ def main(words):
         [module if k in mine else None for k, module in enumerate(ours)],
         program,
         loss_of,
-        transport="mpi",
+        transport=transport,
     )
 
     def our_step():
         return pipeline.step(x if first else None, y if last else None).losses
 
-    launch.world()
-    job = launch.allgather(os.getpid().to_bytes(8, "little"), 60 * 10**9)[0].hex()
-    store = os.path.join(tempfile.gettempdir(), f"weft-gloo-{job}")  # the last rank removes it
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=me.rank, world_size=me.ranks
-    )
+    if transport == "mpi":
+        launch.world()
+        job = launch.allgather(os.getpid().to_bytes(8, "little"), 60 * 10**9)[0].hex()
+        store = os.path.join(tempfile.gettempdir(), f"weft-gloo-{job}")  # the last rank removes it
+        dist.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=me.rank, world_size=me.ranks
+        )
     theirs = modules_of(program.stages, width)
     stages = [PipelineStage(theirs[k], k, program.stages, torch.device("cpu")) for k in mine]
     schedule = weft_torch.runtime(stages, program, loss_of)

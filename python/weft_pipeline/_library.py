@@ -143,6 +143,11 @@ def json_of(function: Any, pointer: Any) -> dict[str, Any]:
         lib.weft_text_finish(ctypes.byref(text))
 
 
+def field_type(struct: Any, field: str) -> Any:
+    """Give the type of a struct's field."""
+    return next(entry[1] for entry in struct._fields_ if entry[0] == field)
+
+
 # ---- Memory of the library ----
 
 
@@ -347,6 +352,7 @@ __all__ = [
     "call",
     "choice",
     "content",
+    "field_type",
     "integer",
     "json_of",
     "lib",

@@ -41,9 +41,10 @@ from ._modules import (
 from ._plan import Plan
 from ._program import Program, Table
 from ._stages import Runs, Stage
+from ._torch_world import group_of
 from ._worlds import World
 
-_TRANSPORTS = ("threads", "cuda", "mpi", "nccl")
+_TRANSPORTS = ("threads", "cuda", "mpi", "nccl", "torch")
 
 
 @contextlib.contextmanager
@@ -179,16 +180,18 @@ class Pipeline(Immutable):
     on a GPU run there, one GPU or several, and what they exchange stays on it; `partitions` splits
     each GPU into so many groups of its multiprocessors, one or more for each rank.
 
-    With `transport="mpi"`, or "nccl" for GPUs, every rank is a process that mpirun or srun started,
-    and each of them makes the same pipeline; modules of other ranks' stages may be None. A process
-    has one such pipeline, and its first batch is the largest. `progress="thread"` moves messages
-    while a stage computes.
+    With `transport="torch"` every rank is a process that torchrun started: one of `group`, a
+    process group or device mesh of torch.distributed, or of all processes. With "mpi", or "nccl"
+    for GPUs, mpirun or srun started it, and a process has one such pipeline; `progress="thread"`
+    moves messages while a stage computes. Each process makes the same pipeline, whose first batch
+    is the largest; modules of other ranks' stages may be None.
     """
 
     __slots__ = (
         "_buffers",
         "_devices",
         "_edges",
+        "_group",
         "_lock",
         "_losses",
         "_microbatches",
@@ -207,6 +210,7 @@ class Pipeline(Immutable):
     program: Program
     _buffers: list[Shared]  # of several stages
     _edges: tuple[Edge, ...]
+    _group: Any  # of torch.distributed
     _lock: Any
     _losses: tuple[int, ...]  # stages without out-edges
     _microbatches: int
@@ -235,6 +239,7 @@ class Pipeline(Immutable):
         transport: Optional[str] = None,
         progress: str = "calls",
         partitions: int = 0,
+        group: Any = None,
     ) -> None:
         """Make a pipeline. Its threads and buffers come with the first step."""
         torch = import_module("torch")
@@ -257,13 +262,24 @@ class Pipeline(Immutable):
         for function in functions.values():
             if function is not None and not callable(function):
                 raise TypeError("loss_fn must be a function, or a sequence of functions")
-        is_job = transport in ("mpi", "nccl")
-        job = launch.info()
-        rank = job.rank if is_job else None
-        if is_job and job.ranks != program.ranks:
+        is_job = transport in ("mpi", "nccl", "torch")
+        rank = None
+        if transport == "torch":
+            group = group_of(torch, group)
+            rank = torch.distributed.get_rank(group)
+            processes = torch.distributed.get_world_size(group)
+            starts = f"torchrun --nproc-per-node {program.ranks}"
+        elif group is not None:
             raise UsageError(
-                f"the schedule has {program.ranks} ranks; there are {job.ranks} processes",
-                f"mpirun -n {program.ranks} starts that many",
+                f"group is for the transport torch, not {transport}", 'give transport="torch"'
+            )
+        elif is_job:
+            _, rank, processes = launch.info()
+            starts = f"mpirun -n {program.ranks}"
+        if rank is not None and processes != program.ranks:
+            raise UsageError(
+                f"the schedule has {program.ranks} ranks; there are {processes} processes",
+                f"{starts} starts that many",
             )
         buffers = check_modules(torch, modules, functions, program, rank)
         devices = rank_devices_of(torch, modules, program, rank)
@@ -280,6 +296,7 @@ class Pipeline(Immutable):
             program=program,
             _buffers=buffers,
             _edges=edges,
+            _group=group,
             _losses=losses,
             _sources=sources,
             _microbatches=program.microbatches,

@@ -15,7 +15,7 @@ from ._attributes import Left, left_by, reads_of
 from ._devices import RankDevice
 from ._draws import Draws
 from ._errors import Error, UsageError
-from ._library import c
+from ._library import c, field_type
 from ._modules import (
     Shared,
     Visits,
@@ -33,11 +33,6 @@ _TENSORS = ctypes.sizeof(c.weft_tensors)  # of one edge
 
 _VISIT_FROM = 1 << 16  # weights of a stage
 _COMPUTE = ("forward", "backward", "backward_input", "backward_weight")
-
-
-def field_type(struct: Any, field: str) -> Any:
-    """Give the type of a struct's field."""
-    return next(entry[1] for entry in struct._fields_ if entry[0] == field)
 
 
 class _Call(ctypes.Structure):

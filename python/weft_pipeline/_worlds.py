@@ -3,21 +3,74 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import launch
 from ._devices import Gpus
 from ._errors import StageError, UsageError
-from ._library import Handle, c, call, lib, raise_error
+from ._library import Handle, c, call, field_type, lib, raise_error
 from ._modules import without_data
-from ._stages import field_type
 from ._tensors import NAMES, shape_of
+from ._torch_world import TorchWorld
 from ._variables import put_back
 
 if TYPE_CHECKING:
     from ._pipeline import Pipeline
 
 _stuck: list[Any] = []  # what threads that never return may still use
+
+
+class _Here:
+    """Ranks that are all in this process."""
+
+    def __init__(self, owner: Pipeline) -> None:
+        """Open as many as the program has."""
+        options = lib.weft_comm_options_default()
+        options.rank_count = owner.program.ranks
+        comm = ctypes.POINTER(c.weft_comm)()
+        transport = owner._transport.encode()
+        call(lib.weft_comm_open, None, transport, ctypes.byref(options), ctypes.byref(comm))
+        self.comm = Handle(comm, lib.weft_comm_close)
+
+    def endpoint(self, rank: int) -> Any:
+        """Give the transport of a rank."""
+        return lib.weft_comm_endpoint(self.comm.pointer, rank)
+
+    def allgather(self, mine: bytes) -> list[bytes]:
+        """Give the bytes of all processes."""
+        return [mine]
+
+
+class _Launched:
+    """The rank of a process that mpirun or srun started."""
+
+    def __init__(self, owner: Pipeline, gpus: Optional[Gpus]) -> None:
+        """Take the world of the process."""
+        if launch.state.is_used:
+            raise UsageError(
+                "this process has had a pipeline over MPI; its world serves one",
+                "keep one Pipeline for all steps; its first batch is the largest",
+            )
+        self.comm = Handle(launch.world(owner._progress, owner._transport))
+        self.stall = owner._stall
+        launch.state.is_used = True
+        launch.state.devices = gpus  # NCCL uses them for as long as there is a world
+
+    def endpoint(self, rank: int) -> Any:
+        """Give the transport of this rank."""
+        return lib.weft_comm_endpoint(self.comm.pointer, rank)
+
+    def allgather(self, mine: bytes) -> list[bytes]:
+        """Give the bytes of all processes."""
+        return launch.allgather(mine, self.stall)
+
+
+def _open(owner: Pipeline, gpus: Optional[Gpus]) -> Union[_Here, _Launched, TorchWorld]:
+    if owner._rank is None:
+        return _Here(owner)
+    if owner._transport == "torch":
+        return TorchWorld(owner._runs.torch, owner._group, owner._stall)
+    return _Launched(owner, gpus)
 
 
 class World:
@@ -38,25 +91,9 @@ class World:
         gpus = None
         if any(device.enqueues for device in owner._devices.values()):
             gpus = Gpus(owner._devices, owner._partitions)
-        if self.rank is None:
-            with put_back(mine):
-                boundaries = _boundaries(owner, xs, lambda m: [m])
-            world = lib.weft_comm_options_default()
-            world.rank_count = program.ranks
-            comm = ctypes.POINTER(c.weft_comm)()
-            transport = owner._transport.encode()
-            call(lib.weft_comm_open, None, transport, ctypes.byref(world), ctypes.byref(comm))
-        else:
-            if launch.state.is_used:
-                raise UsageError(
-                    "this process has had a pipeline over MPI; its world serves one",
-                    "keep one Pipeline for all steps; its first batch is the largest",
-                )
-            comm = launch.world(owner._progress, owner._transport)
-            launch.state.is_used = True
-            launch.state.devices = gpus  # NCCL uses them for as long as there is a world
-            with put_back(mine):
-                boundaries = _boundaries(owner, xs, lambda m: launch.allgather(m, owner._stall))
+        self.ranks = _open(owner, gpus)
+        with put_back(mine):
+            boundaries = _boundaries(owner, xs, self.ranks.allgather)
         for k, stage in enumerate(stages):
             if stage is not None:
                 needs = [boundary.tensors[0].needs_grad for boundary in boundaries]
@@ -75,16 +112,14 @@ class World:
                     gives = [(tuple(takers), any(comes for _, comes in gives))]
                 stage.reset(takes, gives, k in owner._losses)
         options, keep = _options(owner, boundaries)
-        destroy = lib.weft_comm_close if self.rank is None else None
-        self.comm = Handle(comm, destroy, [keep, gpus])
+        keep = [keep, gpus, self.ranks]
         self.pipelines = {}
         for rank in range(program.ranks) if self.rank is None else [self.rank]:
             options.device = gpus.device_of.get(rank) if gpus is not None else None
             pipeline = ctypes.POINTER(c.weft_pipeline)()
-            endpoint = lib.weft_comm_endpoint(comm, rank)
-            into = ctypes.byref(pipeline)
+            endpoint, into = self.ranks.endpoint(rank), ctypes.byref(pipeline)
             call(lib.weft_pipeline_create, None, endpoint, ctypes.byref(options), into)
-            self.pipelines[rank] = Handle(pipeline, lib.weft_pipeline_destroy, self.comm)
+            self.pipelines[rank] = Handle(pipeline, lib.weft_pipeline_destroy, keep)
 
     def run(self, step: Callable[[Any, int, Any], int], keep: Any) -> None:
         """Run a step on the ranks of this process."""
@@ -92,8 +127,13 @@ class World:
             error = c.weft_error()
             status = step(self.pipelines[self.rank].pointer, self.rank, error)
             if status < 0:
+                if isinstance(self.ranks, TorchWorld):  # gloo may still use the buffers
+                    _stuck.append((self, keep))
                 raise_error(status, error)
             return
+
+        here = self.ranks
+        assert isinstance(here, _Here)
 
         def rank_main(_context: Any, transport: Any, error: Any) -> int:
             rank = transport[0].rank
@@ -101,9 +141,9 @@ class World:
 
         main = lib.weft_comm_run.argtypes[1](rank_main)
         try:
-            call(lib.weft_comm_run, self.comm.pointer, main, None)
+            call(lib.weft_comm_run, here.comm.pointer, main, None)
         finally:
-            if lib.weft_comm_stuck_ranks(self.comm.pointer):
+            if lib.weft_comm_stuck_ranks(here.comm.pointer):
                 _stuck.append((self, main, keep))
 
 

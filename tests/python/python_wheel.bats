@@ -96,6 +96,11 @@ need_torch() {
     "$WEFT_SOURCE_DIR/tests/python/test_torch_modules.py" "$WEFT_SOURCE_DIR/tests/python/test_torch_graphs.py"
 }
 
+@test "weft_pipeline.torch: jobs of torchrun" {
+  need_torch
+  "$WITH_TORCH" -m pytest -q -p no:cacheprovider "$WEFT_SOURCE_DIR/tests/python/test_torchrun.py"
+}
+
 @test "weft_pipeline.torch: stages on GPUs, on the fake driver" {
   need_torch
   "$WITH_TORCH" -m pytest -q -p no:cacheprovider "$WEFT_SOURCE_DIR/tests/python/test_torch_gpus.py"

@@ -1,0 +1,661 @@
+"""A rank whose messages torch.distributed carries: the transport of jobs that torchrun starts.
+
+The runtime asks a transport through a table of functions (weft/transport.h); here they are Python.
+Every pair of channel and direction has tags of its own in a process group of gloo's, so messages on
+a channel are in order and those of two channels do not wait for each other. A message is a block
+with the header and, on channels for small payloads, the payload; a larger one follows by itself.
+gloo tells that a transfer is done to whoever waits for it, so each end has a thread that waits.
+
+The store of torch.distributed has what all ranks must know: the first failure, which every rank
+looks for ten times a second, and the ranks' status, which they write when one of them asks.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import ctypes
+import datetime
+import functools
+import mmap
+import os
+import queue
+import socket
+import struct
+import sys
+import threading
+import time
+from importlib import import_module
+from typing import Any, Callable, NamedTuple, Optional
+
+from . import launch
+from ._errors import Error, UsageError
+from ._library import c, call, field_type, lib
+
+_HEAD = c.weft_message.data.offset  # header and shapes of a struct weft_message
+_BEGIN = 8  # bytes before them: when the message was sent
+_EAGER = 1 << 16  # bytes of a payload that go along
+_KEPT = 64  # blocks of a channel that may be under way
+_BYTES_AT = c.weft_message_header.bytes.offset
+_DATA_AT, _STATE_AT = c.weft_message.data.offset, c.weft_message.state.offset
+_BEGIN_AT, _END_AT = c.weft_message.begin.offset, c.weft_message.end.offset
+_NEVER = datetime.timedelta(days=1000)
+_POLL = 0.1  # seconds between two looks at the store
+_ANSWER = 1.0  # seconds that the store may take
+_HEARD = 2.0  # seconds that a process which ends gives the others to hear why
+_KNOWN = 1.0  # how old the status of a rank that does not answer may be
+_WAIT = 0.05  # seconds that wait() takes at most, so that signals are seen
+_NUMBER = struct.Struct("<q")
+_u64, _i64 = ctypes.c_uint64, ctypes.c_int64
+
+
+class _Home(NamedTuple):
+    """Where a rank is."""
+
+    host: str
+    machine: str  # the boot's id: who has the same can look for the process
+    pid: int
+    started: str  # a number may be used again
+    rank: int  # of the job
+    file: int  # its status, which other processes of the machine map
+
+    @classmethod
+    def here(cls, rank: int, file: int) -> _Home:
+        """Say where this process is."""
+        machine = ""
+        with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as boot:
+            machine = boot.read().strip() + os.readlink("/proc/self/ns/pid")
+        return cls(socket.gethostname(), machine, os.getpid(), _process(os.getpid())[1], rank, file)
+
+    def text(self, rank: int) -> str:
+        """Say it in a message about the rank of this number in the pipeline."""
+        more = f", rank {self.rank} of the job" if self.rank != rank else ""
+        return f"{self.host}, process {self.pid}{more}"
+
+
+def _process(pid: int) -> tuple[str, str]:
+    """The state of a process of this machine, as /proc has it, and when it started; or nothing."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return "", ""
+    return fields[0], fields[19]
+
+
+def _status_in(file: int) -> Any:
+    """Make a struct weft_rank_status of a file, which is closed."""
+    with os.fdopen(file, "r+b") as opened:
+        memory = mmap.mmap(opened.fileno(), ctypes.sizeof(c.weft_rank_status))
+    return c.weft_rank_status.from_buffer(memory)
+
+
+class _Store:
+    """The store of torch.distributed, which may not answer: its process may be stopped or gone."""
+
+    def __init__(self, store: Any) -> None:
+        """Start the thread that asks."""
+        self.store = store
+        self.questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.is_gone = False
+        threading.Thread(target=self._work, name="weft store", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            question = self.questions.get()
+            if question is None:
+                return
+            name, arguments, answer = question
+            try:
+                answer.put((True, getattr(self.store, name)(*arguments)))
+            except Exception as error:
+                answer.put((False, error))
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Call a method of the store; RuntimeError where it fails, or does not answer in time."""
+        if self.is_gone:  # PyTorch logs every vain attempt
+            raise RuntimeError("the store has gone")
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.questions.put((name, arguments, answer))
+        try:
+            good, found = answer.get(timeout=_ANSWER)
+        except queue.Empty:
+            raise RuntimeError("the store does not answer") from None
+        if not good:
+            self.is_gone = True
+            raise RuntimeError(str(found))
+        return found
+
+
+class _End:
+    """One end of a channel, and the thread that waits for its transfers.
+
+    A block has room for the largest payload, if that is small. A send of a block is done at once,
+    as the payload is in it; the block is kept until gloo is done with it.
+    """
+
+    def __init__(self, world: TorchWorld, end: Any) -> None:
+        self.world, self.channel, self.peer = world, end.channel, end.peer
+        self.sends, self.bytes_max = end.sends, end.bytes_max
+        self.eager = min(end.bytes_max, _EAGER) if end.bytes_max <= _EAGER else 0
+        self.block = _BEGIN + _HEAD + self.eager
+        self.kept: collections.deque[Any] = collections.deque()  # blocks that are sent
+        self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._work, name="weft messages", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        work = self._end_send if self.sends else self._end_receive
+        while True:
+            item = self.queue.get()
+            if item is None:
+                return
+            try:
+                work(*item)
+            except Exception as error:
+                self.world.lost(self.peer, error)
+                return
+            item = None  # and the tensors in it
+
+    def _start(self, post: Any, part: Any, k: int) -> Any:
+        with self.world.lock:
+            return post([part], self.peer, 2 * self.channel + k)
+
+    def post(self, message: int) -> None:
+        """Start a message; the memory is used until it is done."""
+        block = self.world.empty(self.block)
+        if not self.sends:
+            _u64.from_address(message + _STATE_AT).value = 1
+            self.queue.put((message, block, self._start(self.world.group.recv, block, 0)))
+            return
+        send = self.world.group.send
+        size = _u64.from_address(message + _BYTES_AT).value
+        data = _u64.from_address(message + _DATA_AT).value
+        now = time.monotonic_ns()
+        into = block.data_ptr()
+        _i64.from_address(message + _BEGIN_AT).value = now
+        _i64.from_address(into).value = now
+        ctypes.memmove(into + _BEGIN, message, _HEAD)
+        if size <= self.eager:
+            if size:
+                ctypes.memmove(into + _BEGIN + _HEAD, data, size)
+            if len(self.kept) >= _KEPT:
+                self.kept.popleft()[0].wait(_NEVER)
+            self.kept.append((self._start(send, block, 0), block))
+            _i64.from_address(message + _END_AT).value = now
+            return
+        _u64.from_address(message + _STATE_AT).value = 1
+        parts = (block, self.world.bytes_at(data, size))
+        self.queue.put((message, parts, [self._start(send, p, k) for k, p in enumerate(parts)]))
+
+    def _end_send(self, message: int, _parts: Any, works: Any) -> None:
+        for work in works:
+            work.wait(_NEVER)
+        self._end(message)
+
+    def _end_receive(self, message: int, block: Any, work: Any) -> None:
+        work.wait(_NEVER)
+        begin = block.data_ptr()
+        size = _u64.from_address(begin + _BEGIN + _BYTES_AT).value
+        data = _u64.from_address(message + _DATA_AT).value
+        if size > self.bytes_max:
+            raise _ProtocolError(
+                f"a message of {size} bytes came where {self.bytes_max} are expected at most"
+            )
+        ctypes.memmove(message, begin + _BEGIN, _HEAD)
+        if size > self.eager:
+            part = self.world.bytes_at(data, size)
+            self._start(self.world.group.recv, part, 1).wait(_NEVER)
+        elif size:
+            ctypes.memmove(data, begin + _BEGIN + _HEAD, size)
+        sent = _i64.from_address(begin).value
+        _i64.from_address(message + _BEGIN_AT).value = min(sent, time.monotonic_ns())
+        self._end(message)
+
+    def _end(self, message: int) -> None:
+        _i64.from_address(message + _END_AT).value = time.monotonic_ns()
+        _u64.from_address(message + _STATE_AT).value = 0
+        self.world.news.put(None)
+
+    def close(self) -> None:
+        """End the thread; nothing is under way but blocks that are sent."""
+        self.queue.put(None)
+        for work, _ in self.kept:
+            work.wait(_NEVER)
+
+
+class _ProtocolError(Exception):
+    """What arrived cannot be right."""
+
+
+def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An op whose exception fails the world: C would not see it."""
+
+    @functools.wraps(function)
+    def guarded(self: TorchWorld, *arguments: Any) -> Any:
+        try:
+            return function(self, *arguments)
+        except Exception as error:
+            text = f"the transport torch fails in {function.__name__[1:]}: {error!r}"
+            self.fail(self.rank, c.WEFT_ERR_SYSTEM, text, "")
+            return self.status(arguments[-1] if arguments else None)
+
+    return guarded
+
+
+class TorchWorld:
+    """This process's rank of a pipeline, on torch.distributed."""
+
+    def __init__(self, torch: Any, group: Any, stall: int) -> None:
+        """Connect the ranks of a process group. All of them call it, in the same order."""
+        dist = torch.distributed
+        self.torch, self.stall = torch, stall
+        members = dist.get_process_group_ranks(group)
+        self.rank, self.ranks = dist.get_rank(group), len(members)
+        limit = datetime.timedelta(seconds=max(stall / 1e9, 60) if stall else 1800)
+        made = dist.new_group(
+            members, limit, "gloo", use_local_synchronization=True, sort_ranks=False
+        )
+        self.group = made._get_backend(torch.device("cpu"))
+        name = "weft/" + made.group_name
+        store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        self.store = _Store(store.clone())
+        self.lock = threading.Lock()  # around calls of the group
+        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()  # since progress()
+        self.ends: dict[int, _End] = {}
+        self.failure: Optional[Any] = None  # struct weft_failure, that all agree on
+        self.gate = threading.Lock()  # around failing
+        self.closed = threading.Event()
+        self.exchanging: Any = None  # a work, and what it gathers
+        self.gathered = threading.Event()
+        self.dead: set[int] = set()
+        self.asked = 0  # how often a status was asked for
+        file = os.memfd_create("weft-status")  # no name that could be left behind
+        os.ftruncate(file, ctypes.sizeof(c.weft_rank_status))
+        homes: list[Any] = [None] * self.ranks
+        dist.all_gather_object(homes, tuple(_Home.here(dist.get_rank(), file)), group=made)
+        self.homes = [_Home(*home) for home in homes]
+        self.mapped = {self.rank}
+        self.statuses = [self._status_of(rank) for rank in range(self.ranks)]
+        mine = self.statuses[self.rank]
+        mine.peer, mine.since = 0xFFFFFFFF, time.monotonic_ns()
+        self._publish(0)
+        self.transport = c.weft_transport()
+        self.ops = self._ops()
+        self.transport.ops = ctypes.pointer(self.ops)
+        self.transport.rank, self.transport.rank_count = self.rank, self.ranks
+        self.pointer = ctypes.pointer(self.transport)
+        dist.barrier(group=made)  # every status is there, and mapped
+        os.close(file)
+        self.watcher = threading.Thread(target=self._watch, name="weft watch", daemon=True)
+        self.watcher.start()
+        atexit.register(self.close)
+
+    def _ops(self) -> Any:
+        ops = c.weft_transport_ops()
+        ops.name, ops.async_progress = b"torch", True
+        for name in (
+            "open",
+            "post",
+            "test",
+            "cancel",
+            "progress",
+            "wait",
+            "exchange",
+            "fail",
+            "get_failure",
+            "refresh_status",
+            "location",
+        ):
+            kind = field_type(c.weft_transport_ops, name)
+            setattr(ops, name, kind(getattr(self, "_" + name)))
+        # A callback gives no pointer, but its number.
+        give = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+        self.give_status = give(lambda _, rank: ctypes.addressof(self.statuses[rank]))
+        kind = field_type(c.weft_transport_ops, "rank_status")
+        ops.rank_status = ctypes.cast(self.give_status, kind)
+        kind = field_type(c.weft_transport_ops, "now")
+        ops.now = ctypes.cast(lib.weft_clock_ns, kind)  # which looks at no argument
+        return ops
+
+    def _status_of(self, rank: int) -> Any:
+        """Map the status of a rank of this machine; of others make a copy."""
+        home = self.homes[rank]
+        if rank == self.rank:
+            return _status_in(os.dup(home.file))
+        if rank in self.ranks_here():
+            with contextlib.suppress(OSError):
+                status = _status_in(os.open(f"/proc/{home.pid}/fd/{home.file}", os.O_RDWR))
+                self.mapped.add(rank)
+                return status
+        status = c.weft_rank_status()
+        status.peer, status.since = 0xFFFFFFFF, time.monotonic_ns()
+        return status
+
+    # ---- Memory ----
+
+    def empty(self, size: int) -> Any:
+        """Make a tensor of bytes."""
+        return self.torch.empty(size, dtype=self.torch.uint8)
+
+    def bytes_at(self, address: int, size: int) -> Any:
+        """Make a tensor of bytes that are somebody else's."""
+        array = (ctypes.c_uint8 * size).from_address(address)
+        return self.torch.frombuffer(array, dtype=self.torch.uint8)
+
+    # ---- Messages ----
+
+    @_guarded
+    def _open(self, _transport: Any, ends: Any, count: int, _error: Any) -> int:
+        for k in range(count):
+            self.ends[ends[k].channel] = _End(self, ends[k])
+        return int(c.WEFT_OK)
+
+    @_guarded
+    def _post(self, _transport: Any, channel: int, _sends: bool, message: Any, _error: Any) -> int:
+        self.ends[channel].post(ctypes.addressof(message.contents))
+        return int(c.WEFT_OK)
+
+    @_guarded
+    def _test(self, _transport: Any, message: Any, error: Any) -> int:
+        if message.contents.state[0] == 0:
+            return int(c.WEFT_OK)
+        return self.status(error) or int(c.WEFT_IN_PROGRESS)
+
+    def _cancel(self, _transport: Any, message: Any) -> None:
+        """Give a message back that is under way: only a failed world has any, and keeps it."""
+
+    @_guarded
+    def _progress(self, _transport: Any, error: Any) -> int:
+        while not self.news.empty():
+            self.news.get()
+        return self.status(error)
+
+    @_guarded
+    def _wait(self, _transport: Any, until: int, _error: Any) -> int:
+        left = (until - time.monotonic_ns()) / 1e9
+        with contextlib.suppress(queue.Empty):
+            self.news.get(timeout=max(0, min(left, _WAIT)))
+            self.news.put(None)  # until progress() has seen it
+        return int(c.WEFT_OK)
+
+    @_guarded
+    def _exchange(self, _transport: Any, mine: Any, out: Any, size: int, error: Any) -> int:
+        status = self.status(error)
+        if status:
+            return status
+        if self.exchanging is None:
+            size = max(size, 1)  # an exchange of nothing waits, too
+            part, parts = self.empty(size), self.empty(size * self.ranks)
+            ctypes.memmove(part.data_ptr(), mine, size)
+            with self.lock:
+                work = self.group._allgather_base(parts, part)
+            self.gathered.clear()
+            self.exchanging = work, part, parts
+            threading.Thread(target=self._end_exchange, args=(work,), daemon=True).start()
+        if not self.gathered.is_set():
+            return int(c.WEFT_IN_PROGRESS)
+        if size:
+            ctypes.memmove(out, self.exchanging[2].data_ptr(), size * self.ranks)
+        self.exchanging = None
+        return int(c.WEFT_OK)
+
+    def _end_exchange(self, work: Any) -> None:
+        try:
+            work.wait(_NEVER)
+        except Exception as error:
+            self.lost(None, error)
+            return
+        self.gathered.set()
+        self.news.put(None)
+
+    # ---- Failures ----
+
+    def status(self, error: Any) -> int:
+        """Give the status of the failure, and write its error; WEFT_OK while there is none."""
+        if self.failure is None:
+            return int(c.WEFT_OK)
+        if error:
+            ctypes.memmove(error, ctypes.byref(self.failure.error), ctypes.sizeof(c.weft_error))
+        return int(self.failure.error.status)
+
+    def fail(self, rank: int, status: int, message: str, hint: str) -> None:
+        """Fail the world."""
+        failure = c.weft_failure()
+        failure.rank, failure.error.status = rank, status
+        failure.error.message = message.encode("utf-8", "replace")[:500]
+        failure.error.hint = hint.encode("utf-8", "replace")[:250]
+        self._agree(bytes(failure))
+
+    def _fail(self, _transport: Any, failure: Any) -> None:
+        self._agree(ctypes.string_at(failure, ctypes.sizeof(c.weft_failure)))
+
+    def _agree(self, mine: bytes) -> None:
+        """Take the first failure of the job; who reports it first says so at once.
+
+        Launchers end the other processes as soon as one has ended, and might be faster.
+        """
+        with self.gate:
+            if self.failure is not None:
+                return
+            first = mine
+            with contextlib.suppress(RuntimeError):  # the store has gone, too
+                first = bytes.fromhex(
+                    self.store.ask("compare_set", "failure", "", mine.hex()).decode("ascii")
+                )
+            if not first:
+                return
+            self.failure = c.weft_failure.from_buffer_copy(first)
+        self.news.put(None)
+        with contextlib.suppress(RuntimeError):
+            self.store.ask("add", "heard", 1)
+            if first == mine:
+                self.store.ask("add", "asked", 1)  # so that the others look
+        if first == mine:
+            error = self.failure.error
+            hint = f"\n  hint: {error.hint.decode(errors='replace')}" if error.hint else ""
+            with contextlib.suppress(OSError, ValueError):
+                text = error.message.decode(errors="replace")
+                sys.stderr.write(f"weft_pipeline: {text}{hint}\n")
+                sys.stderr.flush()
+
+    def _get_failure(self, _transport: Any, out: Any) -> bool:
+        if self.failure is None:
+            return False
+        ctypes.memmove(out, ctypes.byref(self.failure), ctypes.sizeof(c.weft_failure))
+        return True
+
+    def lost(self, peer: Optional[int], error: Exception) -> None:
+        """Find out why gloo has failed: whose process has ended, if any has."""
+        if self.closed.is_set() or self.failure is not None:
+            return
+        if isinstance(error, _ProtocolError):
+            hint = "all ranks must describe the same boundaries"
+            text = f"rank {self.rank} got a wrong message from rank {peer}: {error}"
+            self.fail(self.rank if peer is None else peer, c.WEFT_ERR_PROTOCOL, text, hint)
+            return
+        # Its process may still be ending; and whoever has failed says so before it ends.
+        until = time.monotonic() + 1
+        while time.monotonic() < until and self.failure is None:
+            self._look_at_store()
+            for rank in self.ranks_here():
+                if self._is_dead(rank):
+                    self._bury(rank)
+                    return
+            time.sleep(0.02)
+        if self.failure is None:
+            first = str(error).strip().split("\n")[0]
+            who = "another rank" if peer is None else f"rank {peer} ({self.homes[peer].text(peer)})"
+            self.fail(
+                self.rank if peer is None else peer,
+                c.WEFT_ERR_PEER,
+                f"rank {self.rank} ({self.homes[self.rank].text(self.rank)}) has lost its "
+                f"connection to {who}: {first}",
+                "a process or the network has gone",
+            )
+
+    def ranks_here(self) -> list[int]:
+        """List the other ranks whose processes can be seen from here."""
+        mine = self.homes[self.rank].machine
+        return [
+            rank
+            for rank, home in enumerate(self.homes)
+            if home.machine == mine and mine and rank != self.rank
+        ]
+
+    def _is_dead(self, rank: int) -> bool:
+        home = self.homes[rank]
+        state, started = _process(home.pid)
+        return not state or state in "ZX" or started != home.started
+
+    def _has_left(self, rank: int) -> bool:
+        with contextlib.suppress(RuntimeError):
+            return bool(self.store.ask("check", [f"left/{rank}"]))
+        return False
+
+    def _bury(self, rank: int) -> None:
+        """Report a rank whose process has ended."""
+        self.dead.add(rank)
+        self.statuses[rank].flags |= c.WEFT_RANK_DEAD
+        name = f"rank {rank} ({self.homes[rank].text(rank)})"
+        if self._has_left(rank):
+            text = f"{name} has ended, and other ranks are still in a step"
+            hint = "all ranks take the same number of steps"
+        else:
+            text, hint = f"{name} died", "look for what ended it: memory, a signal, exit()"
+        self.fail(rank, c.WEFT_ERR_PEER, text, hint)
+
+    # ---- What ranks are doing ----
+
+    def _publish(self, number: int) -> None:
+        self.asked = number
+        self.store.ask(
+            "set", f"status/{self.rank}", _NUMBER.pack(number) + bytes(self.statuses[self.rank])
+        )
+
+    def _watch(self) -> None:
+        """Look for failures, and answer who asks for the status; a thread."""
+        left: set[int] = set()
+        known = time.monotonic()
+        while not self.closed.wait(_POLL):
+            with contextlib.suppress(RuntimeError):  # the store has gone: messages will tell
+                asked = self.store.ask("add", "asked", 0)
+                if asked != self.asked:
+                    self._look_at_store()
+                if asked != self.asked or time.monotonic() > known + _KNOWN:
+                    self._publish(asked)
+                    known = time.monotonic()
+                for rank in self.ranks_here():
+                    if rank not in left | self.dead and self._is_dead(rank):
+                        if self._has_left(rank):
+                            left.add(rank)
+                        else:
+                            self._bury(rank)
+
+    def _look_at_store(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            if self.failure is None and self.store.ask("check", ["failure"]):
+                self._agree(b"")
+
+    def _refresh_status(self, _transport: Any, until: int) -> None:
+        here = self.ranks_here()
+        keys = [f"status/{rank}" for rank in range(self.ranks)]
+        silent = set(range(self.ranks)) - self.mapped
+        with contextlib.suppress(RuntimeError):
+            number = self.store.ask("add", "asked", 1) if silent else 0
+            while silent:
+                for rank, text in enumerate(self.store.ask("multi_get", keys)):
+                    if rank in silent:
+                        into = ctypes.byref(self.statuses[rank])
+                        ctypes.memmove(into, text[_NUMBER.size :], len(text) - _NUMBER.size)
+                        if _NUMBER.unpack_from(text)[0] >= number:
+                            silent.discard(rank)
+                if time.monotonic_ns() >= until:
+                    break
+                time.sleep(0.02)
+        for rank in range(self.ranks):
+            if rank != self.rank:
+                flags = c.WEFT_RANK_DEAD if rank in self.dead else 0
+                if rank in here and _process(self.homes[rank].pid)[0] in ("T", "t"):
+                    flags |= c.WEFT_RANK_STOPPED
+                elif rank in silent:
+                    flags |= c.WEFT_RANK_SILENT
+                self.statuses[rank].flags = flags
+
+    def _location(self, _transport: Any, rank: int, buffer: Any, size: int) -> None:
+        text = self.homes[rank].text(rank).encode("utf-8", "replace")[: size - 1]
+        ctypes.memmove(buffer, text + b"\0", len(text) + 1)
+
+    # ---- The end ----
+
+    def endpoint(self, _rank: int) -> Any:
+        """Give the transport of this rank."""
+        return self.pointer
+
+    def allgather(self, mine: bytes) -> list[bytes]:
+        """Give the bytes of all processes."""
+        size = len(mine)
+        out = ctypes.create_string_buffer(self.ranks * size)
+        try:
+            call(lib.weft_allgather, self.pointer, mine, out, size, self.stall)
+        except Error as error:
+            launch.is_failed(error)
+            raise
+        return [out.raw[k * size : (k + 1) * size] for k in range(self.ranks)]
+
+    def close(self) -> None:
+        """Leave. What a failed world has under way stays as it is: gloo may still use it."""
+        if self.closed.is_set():
+            return
+        failure = launch.state.failure  # of the script
+        if failure is not None and self.failure is None:
+            self._agree(bytes(_failure_of(self.rank, failure)))
+        with contextlib.suppress(RuntimeError):
+            if self.failure is None:
+                self.store.ask("set", f"left/{self.rank}", "")
+            # This process may have the store: the others are to hear of the failure first.
+            until = time.monotonic() + _HEARD
+            while (
+                self.failure is not None
+                and self.store.ask("add", "heard", 0) < self.ranks - 1
+                and time.monotonic() < until
+            ):
+                time.sleep(0.01)
+        self.closed.set()
+        if self.failure is None:
+            for end in self.ends.values():
+                end.close()
+        atexit.unregister(self.close)
+
+
+def _failure_of(rank: int, error: Any) -> Any:
+    failure = c.weft_failure()
+    failure.rank, failure.error = rank, error
+    return failure
+
+
+def group_of(torch: Any, group: Any) -> Any:
+    """The process group that is meant: that of a device mesh, or all processes."""
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
+        raise UsageError(
+            "the transport torch needs torch.distributed, which has not begun",
+            'torch.distributed.init_process_group("gloo"), and start the script by torchrun',
+        )
+    meshes = import_module("torch.distributed.device_mesh")
+    if isinstance(group, meshes.DeviceMesh):
+        if group.ndim != 1:
+            raise UsageError(
+                f"group is a mesh of {group.ndim} dimensions; expected one",
+                'give mesh["pp"], say',
+            )
+        group = group.get_group()
+    if group is None:
+        group = dist.group.WORLD
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError(
+            "this process is not in the group",
+            "make the pipeline in the processes of its group only",
+        )
+    return group

@@ -1,0 +1,287 @@
+"""Pipeline on torch.distributed: jobs of torchrun, with the bits of a plain loop, and their ends.
+
+WEFT_FAULTS is how often each way to fail is tried, at random points; without it 2.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+FAULTS = int(os.environ.get("WEFT_FAULTS", "2"))
+
+# All schedules with a pipeline each, one after the other in the same processes. LoopedBFS adds
+# gradients in another order than a loop.
+TRAINING = """
+import sys
+import torch, torch.distributed as dist
+from weft_pipeline import Table
+from weft_pipeline.torch import Pipeline
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+ranks, rank, width = dist.get_world_size(), dist.get_rank(), 24
+loss_fn = torch.nn.functional.mse_loss
+
+
+def modules(count):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(width, width) for _ in range(count)]
+    return [torch.nn.Sequential(layer, torch.nn.Tanh()) for layer in layers]
+
+
+for name, v in [
+    ("GPipe", 1), ("1F1B", 1), ("ZBH1", 1), ("LoopedBFS", 2), ("Interleaved1F1B", 2),
+    ("InterleavedZeroBubble", 2), ("ZBVZeroBubble", 2), ("DualPipeV", 2),
+]:
+    m = 2 * ranks
+    mine, plain = modules(ranks * v), modules(ranks * v)
+    table = Table.named(name, ranks=ranks, stages_per_rank=v, microbatches=m)
+    pipeline = Pipeline(mine, table, loss_fn, transport="torch", stall_limit=60)
+    owned = [k for k, owner in enumerate(pipeline.program.rank_of_stage) if owner == rank]
+    optimizers = [
+        torch.optim.SGD([w for module in each for w in module.parameters()], 0.1)
+        for each in (mine, plain)
+    ]
+    for step in range(2):
+        # 400 rows of a microbatch are more than a block of the transport has room for.
+        x, y = torch.randn(2, (3 if step == 0 else 400) * m, width).unbind()
+        if step == 0:  # the first batch is the largest
+            x, y = torch.randn(2, 400 * m, width).unbind()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        losses = pipeline.step(x, y).losses
+        plainly = []
+        for xs, ys in zip(x.tensor_split(m), y.tensor_split(m)):
+            for module in plain:
+                xs = module(xs)
+            loss = loss_fn(xs, ys)
+            loss.backward()
+            plainly.append(loss.item())
+        for module in plain:
+            for w in module.parameters():
+                w.grad.div_(m)
+        assert not losses or list(losses) == plainly, (name, losses, plainly)
+        for k in owned:
+            for a, b in zip(mine[k].parameters(), plain[k].parameters()):
+                if name == "LoopedBFS":
+                    torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-7)
+                else:
+                    assert torch.equal(a.grad, b.grad), (name, step, k)
+        if name == "LoopedBFS":
+            break
+        for optimizer in optimizers:
+            optimizer.step()
+    pipeline.close()
+sys.stdout.write(f"rank {rank} of {ranks} has the bits\\n")
+"""
+
+# Ranks that fork from a process with PyTorch, which takes seconds to load, job after job.
+FAULTY = """
+import json, os, random, signal, socket, sys, tempfile, time
+import torch, torch.distributed as dist
+from weft_pipeline.torch import Pipeline
+
+RANKS = 4
+
+
+def rank_main(rank, kind, victim, when):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    done = 0
+
+    class Stage(torch.nn.Module):
+        def __init__(self, k):
+            super().__init__()
+            self.k = k
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            nonlocal done
+            done += 1
+            if self.k == victim and done == when:
+                if kind in ("SIGKILL", "SIGSTOP"):
+                    os.kill(os.getpid(), getattr(signal, kind))
+                elif kind == "exit":
+                    os._exit(3)
+                elif kind == "hang":
+                    time.sleep(600)
+                else:
+                    raise LookupError("planted")
+            return self.layer(x)
+
+    pipeline = Pipeline(
+        [Stage(k) for k in range(RANKS)],
+        "1F1B",
+        torch.nn.functional.mse_loss,
+        microbatches=8,
+        transport="torch",
+        stall_limit=3,
+    )
+    for _ in range(4):
+        pipeline.step(torch.randn(16, 8), torch.randn(16, 8))
+
+
+def run(kind, seed):
+    drawn = random.Random(seed)
+    # Rank 0 has the store of torch.distributed: without it the others find out by themselves.
+    victim, when = drawn.randrange(RANKS), drawn.randrange(1, 33)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    children, files = [], []
+    for rank in range(RANKS):
+        file = tempfile.TemporaryFile("w+")
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+            os.environ.update(
+                RANK=str(rank),
+                WORLD_SIZE=str(RANKS),
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=str(port),
+            )
+            status = 0
+            try:
+                rank_main(rank, kind, victim, when)
+            except BaseException as error:
+                sys.stderr.write(f"{type(error).__name__}: {error}\\n")
+                status = 1
+            import atexit
+
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        children.append(pid)
+        files.append(file)
+    began, left, statuses = time.monotonic(), set(range(RANKS)) - {victim}, {}
+    while left and time.monotonic() < began + 60:
+        for rank in sorted(left):
+            pid, status = os.waitpid(children[rank], os.WNOHANG)
+            if pid:
+                statuses[rank] = status
+                left.discard(rank)
+        time.sleep(0.01)
+    took = time.monotonic() - began
+    for rank in [victim, *left]:
+        try:
+            os.kill(children[rank], signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        os.waitpid(children[rank], 0)
+    said = []
+    for file in files:
+        file.seek(0)
+        said.append(file.read())
+    return {
+        "kind": kind, "victim": victim, "when": when, "pid": children[victim], "took": took,
+        "stuck": sorted(left), "statuses": statuses, "said": said,
+    }
+
+
+for kind, seed in json.loads(sys.argv[1]):
+    sys.stdout.write(json.dumps(run(kind, seed)) + "\\n")
+    sys.stdout.flush()
+"""
+
+
+def run(*words, **more):
+    """Exit status and output of a command."""
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+        **more,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_bits_of_a_plain_loop(tmp_path, ranks):
+    file = tmp_path / "train.py"
+    file.write_text(TRAINING)
+    status, said = run("-m", "torch.distributed.run", "--nproc-per-node", ranks, file)
+    assert status == 0, said
+    for rank in range(ranks):
+        assert f"rank {rank} of {ranks} has the bits" in said
+
+
+def test_failures_are_named(tmp_path):
+    file = tmp_path / "faulty.py"
+    file.write_text(FAULTY)
+    kinds = ("SIGKILL", "SIGSTOP", "exit", "hang", "raise")
+    jobs = [(kind, 100 * n + seed) for n, kind in enumerate(kinds) for seed in range(FAULTS)]
+    status, said = run(file, json.dumps(jobs))
+    assert status == 0, said
+    found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert len(found) == len(jobs), said
+    for job in found:
+        rank, others = job["victim"], [k for k in range(4) if k != job["victim"]]
+        assert job["stuck"] == [], job
+        where = f"rank {rank} ({socket.gethostname()}, process {job['pid']}"
+        for k in others:
+            text = job["said"][k]
+            if job["kind"] == "raise":
+                assert "StageError" in text, job
+                assert f"rank {rank}, step" in text and "planted" in text, job
+            elif job["kind"] in ("SIGKILL", "exit"):
+                assert "PeerError" in text and where in text and ") died" in text, job
+            else:
+                assert "StalledError" in text and where in text, job
+                word = "is stopped" if job["kind"] == "SIGSTOP" else "which is in"
+                assert word in text, job
+
+
+def test_a_script_that_ends_early_is_named(tmp_path):
+    file = tmp_path / "early.py"
+    file.write_text(
+        TRAINING.split("for name, v in")[0]
+        + """
+pipeline = Pipeline(modules(2), "1F1B", loss_fn, microbatches=2, transport="torch", stall_limit=9)
+for step in range(3 + rank):
+    pipeline.step(torch.randn(4, width), torch.randn(4, width))
+"""
+    )
+    status, said = run("-m", "torch.distributed.run", "--nproc-per-node", 2, file)
+    assert status != 0
+    assert "rank 0 (" in said and "has ended, and other ranks are still in a step" in said, said
+
+
+def test_wrong_calls_are_refused(tmp_path):
+    file = tmp_path / "wrong.py"
+    file.write_text(
+        """
+import torch, torch.distributed as dist
+from weft_pipeline import UsageError
+from weft_pipeline.torch import Pipeline
+
+modules = [torch.nn.Linear(2, 2) for _ in range(2)]
+
+
+def refused(*words, **more):
+    try:
+        Pipeline(modules, "1F1B", torch.nn.functional.mse_loss, microbatches=2, **more)
+    except UsageError as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise AssertionError(words)
+
+
+refused("has not begun", "init_process_group", transport="torch")
+refused("group is for the transport torch", group=object())
+dist.init_process_group("gloo")
+refused("has 2 ranks; there are 1 processes", "torchrun --nproc-per-node 2", transport="torch")
+"""
+    )
+    status, said = run("-m", "torch.distributed.run", "--nproc-per-node", 1, file)
+    assert status == 0, said
