@@ -15,4 +15,7 @@ size_t weft_plain_length(const char *data, size_t size);
  * whole. */
 void weft_mark_cut(char *buffer, size_t buffer_size, int wanted);
 
+/* Digits of the largest of `count` numbers from 0. */
+uint32_t weft_count_digits(uint64_t count);
+
 #endif

@@ -170,3 +170,11 @@ char *weft_amount(char *buffer, size_t size, double amount) {
   buffer[length] = '\0';
   return buffer;
 }
+
+uint32_t weft_count_digits(uint64_t count) {
+  uint32_t digits = 1;
+  for (uint64_t rest = count > 0 ? count - 1 : 0; rest >= 10; rest /= 10) {
+    digits++;
+  }
+  return digits;
+}

@@ -17,6 +17,7 @@
 #include <weft/inspect.h>
 #include <weft/support.h>
 
+#include "base/plain_text.h"
 #include "ir/action.h"
 #include "ir/program.h"
 
@@ -60,15 +61,6 @@ static int compare_marks(const void *a, const void *b) {
                             : (x->step > y->step) - (x->step < y->step);
 }
 
-static uint32_t count_digits(uint64_t number) {
-  uint32_t digits = 1;
-  while (number >= 10) {
-    number /= 10;
-    digits++;
-  }
-  return digits;
-}
-
 static enum weft_status choose_columns(struct grid *grid, const struct weft_grid_options *options,
                                        struct weft_error *error) {
   const uint32_t rank_count = grid->program->rank_count;
@@ -93,7 +85,7 @@ static void choose_steps(struct grid *grid, const struct weft_grid_options *opti
     const uint64_t row_steps = weft_program_row_steps(grid->program, grid->columns[i].rank);
     steps = row_steps > steps ? row_steps : steps;
   }
-  grid->step_digits = count_digits(steps > 0 ? steps - 1 : 0);
+  grid->step_digits = weft_count_digits(steps);
   grid->step_first = options->step_first < steps ? options->step_first : steps;
   const uint64_t left = steps - grid->step_first;
   const bool all = options->step_count == 0 || options->step_count > left;

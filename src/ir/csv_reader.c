@@ -86,13 +86,17 @@ static bool is_digit(const struct reader *reader) {
   return reader->at < reader->end && *reader->at >= '0' && *reader->at <= '9';
 }
 
+static bool is_next(const struct reader *reader, char byte) {
+  return reader->at < reader->end && *reader->at == byte;
+}
+
 static bool is_letter(const struct reader *reader) {
   return reader->at < reader->end &&
          ((*reader->at >= 'A' && *reader->at <= 'Z') || *reader->at == '_');
 }
 
 static void skip_blanks(struct reader *reader) {
-  while (reader->at < reader->end && (*reader->at == ' ' || *reader->at == '\t')) {
+  while (is_next(reader, ' ') || is_next(reader, '\t')) {
     reader->at++;
   }
 }
@@ -207,10 +211,8 @@ static enum weft_status read_plain(struct reader *reader, struct weft_action *ac
   }
   *action = weft_action_make(op, stage, microbatch);
   const bool is_transfer = weft_op_in(op, WEFT_OPS_SEND | WEFT_OPS_RECV);
-  if (is_transfer && reader->at < reader->end && (*reader->at == '>' || *reader->at == '<')) {
-    return read_other(reader, action);
-  }
-  return WEFT_OK;
+  return is_transfer && (is_next(reader, '>') || is_next(reader, '<')) ? read_other(reader, action)
+                                                                       : WEFT_OK;
 }
 
 /* The older spelling: F0_s2, a letter, the microbatch, "_s", the stage. */
@@ -245,8 +247,7 @@ static enum weft_status read_action(struct reader *reader, struct weft_action *a
   if (is_letter(reader)) {
     return read_old(reader, action);
   }
-  const bool semicolon =
-      reader->at < reader->end && reader->at == reader->cell_begin && *reader->at == ';';
+  const bool semicolon = reader->at == reader->cell_begin && is_next(reader, ';');
   return fault(reader, reader->at, WEFT_ERR_FORMAT, "an action",
                semicolon ? HINT_SEMICOLONS : HINT_LANGUAGE);
 }
@@ -280,7 +281,7 @@ static enum weft_status read_overlap(struct reader *reader) {
     }
     weft_program_builder_add(builder, part);
     skip_blanks(reader);
-    if (reader->at == reader->end || *reader->at != ';') {
+    if (!is_next(reader, ';')) {
       break;
     }
     reader->at++;
@@ -296,7 +297,7 @@ static enum weft_status read_overlap(struct reader *reader) {
 /* A quote around a cell, as spreadsheets write it (RFC 4180); nothing that it holds has one. */
 static bool open_quote(struct reader *reader) {
   skip_blanks(reader);
-  const bool quoted = reader->at < reader->end && *reader->at == '"';
+  const bool quoted = is_next(reader, '"');
   reader->at += quoted;
   skip_blanks(reader);
   return quoted;
@@ -325,10 +326,9 @@ static enum weft_status end_cell(struct reader *reader, const char *hint) {
 static enum weft_status read_cell(struct reader *reader) {
   reader->cell_begin = reader->at;
   const bool quoted = open_quote(reader);
-  const bool empty = quoted ? reader->at < reader->end && *reader->at == '"' : at_cell_end(reader);
-  if (empty) {
+  if (quoted ? is_next(reader, '"') : at_cell_end(reader)) {
     weft_program_builder_add(&reader->builder, weft_action_idle());
-  } else if (reader->at < reader->end && *reader->at == '(') {
+  } else if (is_next(reader, '(')) {
     WEFT_TRY(read_overlap(reader));
   } else {
     struct weft_action action;
@@ -342,12 +342,8 @@ static enum weft_status read_cell(struct reader *reader) {
 /* ---- Rows and the file ---- */
 
 static void end_line(struct reader *reader) {
-  if (reader->at < reader->end && *reader->at == '\r') {
-    reader->at++;
-  }
-  if (reader->at < reader->end) {
-    reader->at++; /* the \n */
-  }
+  reader->at += is_next(reader, '\r');
+  reader->at += is_next(reader, '\n');
   reader->line++;
   reader->line_begin = reader->at;
 }
@@ -377,7 +373,7 @@ static enum weft_status read_row(struct reader *reader, uint64_t *blank_lines) {
   const uint64_t begin = builder->count;
   reader->at = reader->cell_begin;
   WEFT_TRY(read_cell(reader));
-  while (reader->at < reader->end && *reader->at == ',') {
+  while (is_next(reader, ',')) {
     reader->at++;
     WEFT_TRY(read_cell(reader));
   }
@@ -393,16 +389,14 @@ static enum weft_status read_edge(struct reader *reader, struct weft_edge *edge)
   reader->cell_begin = reader->at;
   const bool quoted = open_quote(reader);
   WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &from));
-  if (reader->at == reader->end || *reader->at != '>') {
+  if (!is_next(reader, '>')) {
     return fault(reader, reader->at, WEFT_ERR_FORMAT, "'>' and the stage that uses it", HINT_GRAPH);
   }
   reader->at++;
   WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &to));
   *edge = weft_edge_make(from, to);
-  if (reader->at < reader->end && *reader->at == 'F') {
-    edge->gradient = false;
-    reader->at++;
-  }
+  edge->gradient = !is_next(reader, 'F');
+  reader->at += !edge->gradient;
   WEFT_TRY(close_quote(reader, quoted));
   return end_cell(reader, HINT_GRAPH);
 }
@@ -436,8 +430,7 @@ static enum weft_status make_graph(struct reader *reader, const struct weft_edge
 /* Empty cells up to the end of the row, which a spreadsheet adds to short ones. */
 static bool skip_padding(struct reader *reader) {
   const char *begin = reader->at;
-  while (reader->at < reader->end &&
-         (*reader->at == ',' || *reader->at == ' ' || *reader->at == '\t' || *reader->at == '"')) {
+  while (reader->at < reader->end && memchr(", \t\"", *reader->at, 4) != NULL) {
     reader->at++;
   }
   if (at_cell_end(reader)) {
@@ -448,31 +441,22 @@ static bool skip_padding(struct reader *reader) {
 }
 
 static enum weft_status read_edges(struct reader *reader) {
-  const struct weft_allocator *allocator = reader->builder.allocator;
+  WEFT_SCOPED_ARENA arena = {.allocator = reader->builder.allocator};
   uint32_t room = 1, count = 0;
   for (const char *at = reader->at; at < reader->end && *at != '\n'; at++) {
     room += *at == ',' && room <= WEFT_EDGES_MAX;
   }
-  struct weft_edge *edges = weft_array_allocate(allocator, room, sizeof *edges);
-  if (edges == NULL) {
-    return weft_fail_memory(reader->error, room * sizeof *edges);
-  }
-  enum weft_status status = WEFT_OK;
-  while (status == WEFT_OK && !skip_padding(reader) && *reader->at == ',') {
+  struct weft_edge *edges = weft_arena_allocate(&arena, room, sizeof *edges);
+  WEFT_TRY(weft_arena_status(&arena, reader->error));
+  for (; !skip_padding(reader) && *reader->at == ','; count++) {
     reader->at++;
-    status = count == room
+    WEFT_TRY(count == room
                  ? fault(reader, reader->at, WEFT_ERR_LIMIT, "at most 1048576 edges", HINT_GRAPH)
-                 : read_edge(reader, &edges[count]);
-    count++;
+                 : read_edge(reader, &edges[count]));
   }
-  if (status == WEFT_OK && !at_cell_end(reader)) {
-    status = fault(reader, reader->at, WEFT_ERR_FORMAT, "',' and an edge", HINT_GRAPH);
-  }
-  if (status == WEFT_OK) {
-    status = make_graph(reader, edges, count);
-  }
-  weft_array_free(allocator, edges, room, sizeof *edges);
-  return status;
+  return at_cell_end(reader)
+             ? make_graph(reader, edges, count)
+             : fault(reader, reader->at, WEFT_ERR_FORMAT, "',' and an edge", HINT_GRAPH);
 }
 
 static enum weft_status read_graph(struct reader *reader) {
@@ -480,7 +464,7 @@ static enum weft_status read_graph(struct reader *reader) {
   reader->cell_begin = reader->at;
   const bool quoted = reader->end - reader->at > 1 && *reader->at == '"' && reader->at[1] == '#';
   reader->at += quoted;
-  if (reader->at == reader->end || *reader->at != '#') {
+  if (!is_next(reader, '#')) {
     return WEFT_OK;
   }
   if ((size_t)(reader->end - reader->at) < strlen(name) ||

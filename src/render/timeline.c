@@ -196,14 +196,6 @@ double weft_axis_step(double length, double steps_max) {
   return 10 * power;
 }
 
-uint32_t weft_count_digits(uint32_t count) {
-  uint32_t digits = 1;
-  for (uint32_t rest = count > 0 ? count - 1 : 0; rest >= 10; rest /= 10) {
-    digits++;
-  }
-  return digits;
-}
-
 void weft_add_number(struct weft_text *text, double number) {
   weft_text_addf(text, "%.9g", number == 0 ? 0 : number); /* no "-0" */
 }

@@ -99,9 +99,6 @@ bool weft_picture_names_edges(const struct weft_picture *picture);
  * most `steps_max` parts. */
 double weft_axis_step(double length, double steps_max);
 
-/* Digits of the largest of `count` numbers from 0. */
-uint32_t weft_count_digits(uint32_t count);
-
 /* "12", "0.25", "1.5e+12": at most 15 characters. */
 void weft_add_number(struct weft_text *text, double number);
 

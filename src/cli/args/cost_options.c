@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include <weft/lower.h>
-#include <weft/support.h>
 
 #include "cli/io/input_file.h"
 #include "cli/scoped.h"
@@ -115,7 +114,7 @@ static int set_scope(const struct weft_cli *cli, const struct weft_cli_arguments
 int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_cli_costs *costs) {
   assert(cli != NULL && arguments != NULL);
-  *costs = (struct weft_cli_costs){.allocator = cli->allocator,
+  *costs = (struct weft_cli_costs){.arena = {.allocator = cli->allocator},
                                    .file = arguments->texts[WEFT_CLI_OPTION_COSTS]};
   WEFT_CLI_TRY(check_given(cli, arguments));
   for (; costs->straggler_count < arguments->list_count; costs->straggler_count++) {
@@ -134,9 +133,8 @@ int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_argume
 /* ---- Fitting to a program ---- */
 
 static void release_fit(struct weft_cli_costs *costs) {
-  weft_array_free(costs->allocator, costs->factors, costs->factor_count, sizeof costs->factors[0]);
+  weft_arena_finish(&costs->arena);
   weft_program_destroy(costs->lowered);
-  costs->factors = NULL;
   costs->options.rank_factors = NULL;
   costs->lowered = NULL;
   costs->program = NULL;
@@ -144,7 +142,7 @@ static void release_fit(struct weft_cli_costs *costs) {
 
 int weft_cli_costs_fit_ranks(const struct weft_cli *cli, struct weft_cli_costs *costs,
                              uint32_t rank_count) {
-  assert(costs->factors == NULL);
+  assert(costs->options.rank_factors == NULL);
   for (unsigned k = 0; k < costs->straggler_count; k++) {
     if (costs->stragglers[k].rank >= rank_count) {
       return weft_cli_usage(cli, "ranks are counted from 0",
@@ -162,19 +160,18 @@ int weft_cli_costs_fit_ranks(const struct weft_cli *cli, struct weft_cli_costs *
   if (costs->straggler_count == 0 && known == NULL) {
     return WEFT_CLI_OK;
   }
-  costs->factors = weft_array_allocate(costs->allocator, rank_count, sizeof costs->factors[0]);
-  if (costs->factors == NULL) {
+  double *factors = weft_arena_allocate(&costs->arena, rank_count, sizeof *factors);
+  if (factors == NULL) {
     return weft_cli_fail_memory(cli);
   }
-  costs->factor_count = rank_count;
   for (uint32_t rank = 0; rank < rank_count; rank++) {
-    costs->factors[rank] = known != NULL ? known[rank] : 1;
+    factors[rank] = known != NULL ? known[rank] : 1;
   }
   for (unsigned k = 0; k < costs->straggler_count; k++) {
     const uint32_t rank = costs->stragglers[k].rank;
-    costs->factors[rank] = costs->stragglers[k].factor * (known != NULL ? known[rank] : 1);
+    factors[rank] = costs->stragglers[k].factor * (known != NULL ? known[rank] : 1);
   }
-  costs->options.rank_factors = costs->factors;
+  costs->options.rank_factors = factors;
   return WEFT_CLI_OK;
 }
 

@@ -11,6 +11,7 @@
 #define CLI_COST_OPTIONS_H
 
 #include <weft/sim.h>
+#include <weft/support.h>
 
 #include "cli/args/option_parser.h"
 
@@ -21,7 +22,6 @@ struct weft_cli_straggler {
 };
 
 struct weft_cli_costs {
-  const struct weft_allocator *allocator;
   struct weft_costs *costs;
   struct weft_sim_options options; /* rank_factors: of the program that was fitted last */
   const char *file;                /* --costs, or NULL */
@@ -29,8 +29,7 @@ struct weft_cli_costs {
   /* Of the program that was fitted last. */
   const struct weft_program *program; /* the one to simulate: as given, or `lowered` */
   struct weft_program *lowered;       /* with SEND and RECV, for shared channels; or NULL */
-  double *factors;
-  uint32_t factor_count;
+  struct weft_arena arena;            /* of all that is about that program */
 
   struct weft_cli_straggler stragglers[WEFT_CLI_LIST_MAX];
   unsigned straggler_count;

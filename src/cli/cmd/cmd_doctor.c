@@ -257,6 +257,7 @@ static int report_job(const struct weft_cli_job *job, const struct weft_cli_argu
 
 static int examine_job(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   const struct weft_comm_options options = weft_comm_options_default();
+  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
   struct weft_cli_mpi_findings mpi;
   struct weft_cli_job job;
   int status = weft_cli_job_begin(&job, cli, "mpi", &options);
@@ -264,11 +265,10 @@ static int examine_job(const struct weft_cli *cli, const struct weft_cli_argumen
     status = weft_cli_job_agree(&job, WEFT_CLI_OK);
   }
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_mpi_examine(&job, &mpi);
-    if (status == WEFT_CLI_OK) {
-      status = report_job(&job, arguments, &mpi);
-    }
-    weft_cli_mpi_finish(&job, &mpi);
+    status = weft_cli_mpi_examine(&job, &arena, &mpi);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = report_job(&job, arguments, &mpi);
   }
   return weft_cli_job_end(&job, status);
 }

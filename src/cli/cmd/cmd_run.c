@@ -131,7 +131,7 @@ static int make_stages(struct run *run) {
                       ? run->simulation->ticks_per_unit
                       : weft_costs_unit_ns(costs);
   const struct weft_cli_time_scale scale = {.per_unit = run->per_unit,
-                                            .factors = run->costs.factors};
+                                            .factors = run->costs.options.rank_factors};
   return weft_cli_stages_init(&run->stages, run->cli, program, costs, run->stage, &scale);
 }
 
@@ -153,7 +153,7 @@ static int make_channels(struct run *run) {
   }
   run->channel_count = 2 * edges;
   run->channel_ticks =
-      weft_array_allocate(run->cli->allocator, run->channel_count, sizeof *run->channel_ticks);
+      weft_arena_allocate(&run->costs.arena, run->channel_count, sizeof *run->channel_ticks);
   if (run->channel_ticks == NULL) {
     return weft_cli_fail_memory(run->cli);
   }
@@ -364,8 +364,6 @@ static int run_ranks(struct run *run) {
   weft_comm_disconnect(run->job != NULL ? run->job->comm : NULL); /* it uses the GPU */
   weft_cuda_close(run->cuda);
   weft_simulation_destroy(run->simulation);
-  weft_array_free(run->cli->allocator, run->channel_ticks, run->channel_count,
-                  sizeof *run->channel_ticks);
   weft_program_destroy(run->lowered);
   weft_program_destroy(run->given);
   weft_cli_costs_finish(&run->costs);

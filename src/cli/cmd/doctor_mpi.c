@@ -106,13 +106,14 @@ static enum weft_status gather_locations(struct weft_cli_job *job,
   return measure_ping(job->transport, memory, &found->ping, error);
 }
 
-int weft_cli_mpi_examine(struct weft_cli_job *job, struct weft_cli_mpi_findings *found) {
+int weft_cli_mpi_examine(struct weft_cli_job *job, struct weft_arena *arena,
+                         struct weft_cli_mpi_findings *found) {
   const uint32_t p = job->transport->rank_count;
   struct weft_error error;
   assert(p > 0);
   *found = (struct weft_cli_mpi_findings){.rank_count = p};
   weft_comm_facts(job->comm, &found->facts);
-  found->locations = weft_array_allocate(job->cli.allocator, p, sizeof *found->locations);
+  found->locations = weft_arena_allocate(arena, p, sizeof *found->locations);
   if (found->locations == NULL) {
     return weft_cli_fail_memory(&job->cli);
   }
@@ -122,11 +123,6 @@ int weft_cli_mpi_examine(struct weft_cli_job *job, struct weft_cli_mpi_findings 
                                                    : WEFT_CLI_PEER;
   }
   return WEFT_CLI_OK;
-}
-
-void weft_cli_mpi_finish(struct weft_cli_job *job, struct weft_cli_mpi_findings *found) {
-  weft_array_free(job->cli.allocator, found->locations, found->rank_count,
-                  sizeof *found->locations);
 }
 
 bool weft_cli_mpi_is_trial(void) { return getenv(TRIAL_MARK) != NULL; }

@@ -42,10 +42,10 @@ struct weft_cli_mpi_findings {
  * most ten seconds for each. `quick`: only looks which there are. */
 void weft_cli_mpi_try(const struct weft_cli *cli, bool quick, struct weft_cli_mpi_findings *found);
 
-/* Under a launcher; all ranks call it. The findings are to be finished. WEFT_CLI_OK, or another
+/* Under a launcher; all ranks call it. The findings are in the arena. WEFT_CLI_OK, or another
  * exit status after having reported why. */
-int weft_cli_mpi_examine(struct weft_cli_job *job, struct weft_cli_mpi_findings *found);
-void weft_cli_mpi_finish(struct weft_cli_job *job, struct weft_cli_mpi_findings *found);
+int weft_cli_mpi_examine(struct weft_cli_job *job, struct weft_arena *arena,
+                         struct weft_cli_mpi_findings *found);
 
 /* Whether weft_cli_mpi_try() has started this job; rank 0 then writes these lines for it. */
 bool weft_cli_mpi_is_trial(void);

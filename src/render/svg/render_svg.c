@@ -5,6 +5,7 @@
 
 #include <weft/support.h>
 
+#include "base/plain_text.h"
 #include "render/svg/svg_document.h"
 #include "sim/rank_record.h"
 

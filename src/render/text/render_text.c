@@ -7,6 +7,7 @@
 
 #include <weft/support.h>
 
+#include "base/plain_text.h"
 #include "render/text/text_lane.h"
 #include "sim/event_waits.h"
 
