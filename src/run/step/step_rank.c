@@ -118,9 +118,9 @@ static void set_reason(char reason[600], struct weft_pipeline *pipeline, uint32_
 
 enum weft_status weft_rank_recording_open(struct weft_pipeline *pipeline,
                                           struct weft_error *error) {
-  assert(pipeline->rank_recording == NULL);
   const uint32_t first = pipeline->options.first_rank;
   const uint32_t members = pipeline->rows->program->rank_count;
+  assert(members <= pipeline->transport->rank_count - first);
   if (!weft_executor_is_enqueued(&pipeline->executor) || pipeline->handshakes == NULL) {
     return WEFT_OK;
   }
