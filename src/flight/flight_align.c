@@ -77,6 +77,7 @@ static void list_offsets(struct weft_flight_row *row, uint32_t *offsets) {
   }
   for (uint32_t t = 0; t < row->count; t++) {
     struct weft_flight_channel *channel = &row->channels[row->channel[t]];
+    row->number[t] = channel->count;
     channel->offsets[channel->count++] = t;
   }
 }
@@ -93,6 +94,7 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
   *row =
       (struct weft_flight_row){.records = weft_arena_allocate(arena, room, sizeof *row->records),
                                .channel = weft_arena_allocate(arena, room, sizeof *row->channel),
+                               .number = weft_arena_allocate(arena, room, sizeof *row->number),
                                .compute = weft_arena_allocate(arena, room, sizeof *row->compute),
                                .channels = weft_arena_allocate(arena, room, sizeof *row->channels)};
   uint32_t *offsets = weft_arena_allocate(arena, room, sizeof *offsets);
@@ -168,19 +170,10 @@ uint64_t weft_flight_offset(const struct weft_flight_row *row,
   return number / channel->count * row->count + channel->offsets[number % channel->count];
 }
 
-uint64_t weft_flight_number(const struct weft_flight_row *row,
-                            const struct weft_flight_channel *channel, uint64_t offset) {
-  assert(row->count > 0 && channel->count > 0);
-  uint32_t low = 0, high = channel->count - 1;
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (channel->offsets[middle] < offset % row->count) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return offset / row->count * channel->count + low;
+uint64_t weft_flight_number(const struct weft_flight_row *row, uint64_t offset) {
+  assert(row->count > 0);
+  const uint64_t t = offset % row->count;
+  return offset / row->count * row->channels[row->channel[t]].count + row->number[t];
 }
 
 /* Assigns all transfers, from this offset on, where the channels are. Returns by how many offsets

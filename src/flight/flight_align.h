@@ -20,6 +20,7 @@ struct weft_flight_row {
   uint64_t length;   /* records of the row */
   uint64_t *records; /* [count] into program->actions */
   uint32_t *channel; /* [count] */
+  uint32_t *number;  /* [count] on that channel */
   uint64_t *compute; /* [count] which computation makes or uses what it carries, in their order */
   struct weft_flight_channel *channels;
   uint32_t channel_count;
@@ -40,8 +41,7 @@ uint64_t weft_flight_offset(const struct weft_flight_row *row,
                             const struct weft_flight_channel *channel, uint64_t number);
 
 /* The opposite: the number, on its channel, of the transfer at an offset. */
-uint64_t weft_flight_number(const struct weft_flight_row *row,
-                            const struct weft_flight_channel *channel, uint64_t offset);
+uint64_t weft_flight_number(const struct weft_flight_row *row, uint64_t offset);
 
 /* Sets `before` of all transfers, and of the row `head` and its channels' `started` and `done`. `set_up` is the number of
  * batches before the first payload, for a record that has lost its beginning. WEFT_ERR_INVALID

@@ -82,10 +82,8 @@ static struct weft_flight_wait wait_at_head(const struct weft_flight_row *row) {
 
 static struct weft_flight_wait wait_in(const struct weft_flight_row *row,
                                        const struct weft_flight_transfer *transfer) {
-  const struct weft_flight_channel *channel =
-      weft_flight_channel_find(row, transfer->peer, transfer->sends);
   return (struct weft_flight_wait){transfer->peer, transfer->sends,
-                                   weft_flight_number(row, channel, transfer->before)};
+                                   weft_flight_number(row, transfer->before)};
 }
 
 /* What a process waits for that waits for receives. */

@@ -57,7 +57,7 @@ static struct started started_at(const struct job *job, uint32_t rank, uint64_t 
   const struct weft_flight_channel *channel = &row->channels[row->channel[place]];
   return (struct started){
       .channel = channel,
-      .number = weft_flight_number(row, channel, step * row->count + place),
+      .number = weft_flight_number(row, step * row->count + place),
       .batch = step * (job->batch[rank][row->count - 1] + 1u) + job->batch[rank][at]};
 }
 
