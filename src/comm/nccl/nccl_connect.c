@@ -242,19 +242,14 @@ static enum weft_status warm_up(struct weft_nccl_world *world,
                                 struct weft_nccl_communicator *communicator, int64_t until,
                                 struct weft_error *error) {
   assert(communicator->comm != NULL && world->scratch != NULL);
-  const struct weft_nccl_api *nccl = world->nccl;
   struct weft_device *device = world->device;
   const bool sends = world->transport.rank == communicator->from;
   uint32_t peer = UINT32_MAX;
   if (communicator->size > 0) {
     WEFT_TRY(weft_nccl_collect_first(world, communicator, world->scratch, error));
   } else {
-    const ncclResult_t result = sends ? nccl->ncclSend(world->scratch, WARM_BYTES, ncclInt8, 1,
-                                                       communicator->comm, world->stream)
-                                      : nccl->ncclRecv(world->scratch, WARM_BYTES, ncclInt8, 0,
-                                                       communicator->comm, world->stream);
-    WEFT_TRY(weft_nccl_await(world, communicator->comm, result, sends ? "ncclSend" : "ncclRecv",
-                             until, error));
+    WEFT_TRY(weft_nccl_transfer(world, communicator, sends, world->scratch, WARM_BYTES,
+                                world->stream, until, error));
     peer = sends ? communicator->to : communicator->from;
   }
   WEFT_TRY(device->ops->event_record(device, communicator->marks[0], world->stream, error));

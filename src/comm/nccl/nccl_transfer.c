@@ -43,30 +43,34 @@ enum weft_status weft_nccl_own_stream(const struct weft_nccl_world *world,
              : device->ops->stream_create(device, &communicator->stream, error);
 }
 
+enum weft_status weft_nccl_transfer(struct weft_nccl_world *world,
+                                    const struct weft_nccl_communicator *communicator, bool sends,
+                                    void *data, uint64_t bytes, struct weft_stream *stream,
+                                    int64_t until, struct weft_error *error) {
+  assert(communicator->size == 0 && bytes > 0);
+  const struct weft_nccl_api *nccl = world->nccl;
+  const ncclResult_t result =
+      sends ? nccl->ncclSend(data, (size_t)bytes, ncclInt8, 1, communicator->comm, stream)
+            : nccl->ncclRecv(data, (size_t)bytes, ncclInt8, 0, communicator->comm, stream);
+  return weft_nccl_await(world, communicator->comm, result, sends ? "ncclSend" : "ncclRecv", until,
+                         error);
+}
+
 static enum weft_status enqueue_transfer(struct weft_nccl_world *world,
                                          const struct weft_nccl_end *end,
                                          struct weft_nccl_communicator *communicator,
                                          const struct weft_message *message,
                                          struct weft_stream *stream, struct weft_error *error) {
-  const struct weft_nccl_api *nccl = world->nccl;
-  const uint64_t bytes = end->base.bytes_max;
-  const bool sends = end->base.sends;
   if (message->header_only) {
     return WEFT_OK;
   }
   if (message->recorded) {
     __atomic_store_n(&world->recorded, true, __ATOMIC_RELAXED);
   }
-  if (bytes > 0) {
-    const ncclResult_t result =
-        sends
-            ? nccl->ncclSend(message->data, (size_t)bytes, ncclInt8, 1, communicator->comm, stream)
-            : nccl->ncclRecv(message->data, (size_t)bytes, ncclInt8, 0, communicator->comm, stream);
+  if (end->base.bytes_max > 0) {
     const enum weft_status status =
-        result == ncclSuccess
-            ? WEFT_OK
-            : weft_nccl_await(world, communicator->comm, result, sends ? "ncclSend" : "ncclRecv",
-                              WEFT_TIME_NEVER, error);
+        weft_nccl_transfer(world, communicator, end->base.sends, message->data, end->base.bytes_max,
+                           stream, WEFT_TIME_NEVER, error);
     if (status < 0 && message->recorded) { /* NCCL takes nothing more, eager or not */
       return weft_fail(error, status,
                        "eager steps record nothing; NCCL_DEBUG=INFO has NCCL say more",

@@ -191,6 +191,11 @@ enum weft_status weft_nccl_await(struct weft_nccl_world *world, ncclComm_t comm,
                                  struct weft_error *error);
 
 /* nccl_transfer.c */
+/* Sends or receives bytes, between the two ranks of a communicator; as weft_nccl_await(). */
+enum weft_status weft_nccl_transfer(struct weft_nccl_world *world,
+                                    const struct weft_nccl_communicator *communicator, bool sends,
+                                    void *data, uint64_t bytes, struct weft_stream *stream,
+                                    int64_t until, struct weft_error *error);
 enum weft_status weft_nccl_post(struct weft_transport *transport, uint32_t channel, bool sends,
                                 struct weft_message *message, struct weft_error *error);
 enum weft_status weft_nccl_test(struct weft_transport *transport, struct weft_message *message,
