@@ -302,6 +302,14 @@ int64_t weft_pipeline_drain_limit(const struct weft_pipeline *pipeline, enum wef
   return is_short && limit > 0 ? (limit + 19) / 20 : limit; /* 0 would be no limit */
 }
 
+/* Takes over the error that the ranks agreed on. */
+static enum weft_status take_failure(struct weft_pipeline *pipeline,
+                                     const struct weft_error *error) {
+  pipeline->state = WEFT_PIPELINE_FAILED;
+  pipeline->failure = *error;
+  return error->status;
+}
+
 enum weft_status weft_pipeline_fail(struct weft_pipeline *pipeline, uint32_t rank,
                                     struct weft_error *error) {
   assert(rank < pipeline->transport->rank_count && error != NULL);
@@ -316,17 +324,7 @@ enum weft_status weft_pipeline_fail(struct weft_pipeline *pipeline, uint32_t ran
   if (error->status != WEFT_ERR_STALLED) { /* then the status still shows what it waits for */
     WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_FAILED);
   }
-  pipeline->state = WEFT_PIPELINE_FAILED;
-  pipeline->failure = *error;
-  return error->status;
-}
-
-/* Takes over the error that the ranks agreed on. */
-static enum weft_status take_failure(struct weft_pipeline *pipeline,
-                                     const struct weft_error *error) {
-  pipeline->state = WEFT_PIPELINE_FAILED;
-  pipeline->failure = *error;
-  return error->status;
+  return take_failure(pipeline, error);
 }
 
 /* ---- Another program source ---- */
@@ -515,17 +513,14 @@ enum weft_status weft_pipeline_wait(struct weft_pipeline *pipeline, struct weft_
 static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
                                  const struct weft_batch *batch, struct weft_step_result *result,
                                  struct weft_error *error) {
+  const char *function = training ? "weft_pipeline_step" : "weft_pipeline_eval";
   struct weft_error unheard;
   error = error != NULL ? error : &unheard;
   if (pipeline == NULL) {
-    return weft_fail_null(error, training ? "weft_pipeline_step" : "weft_pipeline_eval",
-                          "pipeline");
+    return weft_fail_null(error, function, "pipeline");
   }
-  if (batch == NULL) {
-    (void)weft_fail_null(error, training ? "weft_pipeline_step" : "weft_pipeline_eval", "batch");
-  }
-  enum weft_status status =
-      batch == NULL ? WEFT_ERR_USAGE : begin_step(pipeline, training, batch, error);
+  enum weft_status status = batch != NULL ? begin_step(pipeline, training, batch, error)
+                                          : weft_fail_null(error, function, "batch");
   if (status < 0) {
     /* Other ranks would wait for this one: broadcast the failure. */
     return pipeline->transport->rank_count > 1 && pipeline->state != WEFT_PIPELINE_FAILED

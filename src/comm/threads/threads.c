@@ -219,14 +219,11 @@ enum weft_status weft_threads_open(const struct weft_comm_kind *kind,
     weft_array_free(allocator, threads, 1, sizeof *threads);
     return status;
   }
-  if (kind->one_thread &&
-      !weft_step_barrier_init(&threads->barrier, &threads->world, threads->spins)) {
-    weft_world_finish(&threads->world);
-    weft_array_free(allocator, threads, 1, sizeof *threads);
-    return weft_fail_memory(error, options->rank_count * sizeof(void *));
-  }
-  threads->has_barrier = kind->one_thread;
-  status = init_endpoints(threads, error);
+  threads->has_barrier = kind->one_thread &&
+                         weft_step_barrier_init(&threads->barrier, &threads->world, threads->spins);
+  status = threads->has_barrier == kind->one_thread
+               ? init_endpoints(threads, error)
+               : weft_fail_memory(error, options->rank_count * sizeof(void *));
   if (status != WEFT_OK) {
     weft_threads_close(&threads->comm);
     return status;

@@ -254,9 +254,7 @@ static enum weft_status checksum(struct weft_device *device, const void *data, u
   if (host == NULL) {
     return weft_fail_memory(error, (size_t)bytes);
   }
-  const struct weft_copy to_host = {
-      .to = host, .from = data, .from_device = device, .row_bytes = bytes, .rows = 1};
-  const enum weft_status status = bytes > 0 ? copy(device, &to_host, NULL, error) : WEFT_OK;
+  const enum weft_status status = weft_copy_bytes(host, NULL, data, device, bytes, NULL, error);
   if (status == WEFT_OK) {
     *sum = weft_checksum(host, bytes);
   }
