@@ -53,11 +53,4 @@ const char *weft_cli_process_sibling(const char *name, char *buffer, size_t size
  * failure: the exit status, after printing why. */
 int weft_cli_process_become(const struct weft_cli *cli, const char *name);
 
-/* Starts this program again, in this process. Returns only on failure. */
-void weft_cli_process_again(const struct weft_cli *cli);
-
-/* The same with a variable in its environment, for a library that reads it when it is loaded.
- * Does nothing when the variable is set already. */
-void weft_cli_process_restart(const struct weft_cli *cli, const char *variable, const char *value);
-
 #endif

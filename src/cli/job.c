@@ -211,13 +211,6 @@ void weft_cli_job_fail(struct weft_cli_job *job, const struct weft_error *error)
   }
 }
 
-void weft_cli_job_leave(struct weft_cli_job *job, int status) {
-  struct weft_error error;
-  (void)weft_fail(&error, WEFT_ERR_PEER, "its own message says why",
-                  "rank %" PRIu32 " has ended with status %d", job->transport->rank, status);
-  weft_cli_job_fail(job, &error);
-}
-
 void weft_cli_job_report_activity(const struct weft_cli_job *job) {
   char activity[256];
   if (weft_launch_rank_activity(job->transport, activity, sizeof activity)[0] != '\0') {

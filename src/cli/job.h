@@ -66,8 +66,6 @@ enum weft_status weft_cli_job_await(struct weft_transport *transport, struct wef
 
 /* Tells the other ranks that this one cannot go on, unless the world has failed already. */
 void weft_cli_job_fail(struct weft_cli_job *job, const struct weft_error *error);
-/* The same when this rank has reported the reason itself. */
-void weft_cli_job_leave(struct weft_cli_job *job, int status);
 
 /* Writes a line with what this rank was doing, on ranks that are not the reporter
  * (weft_launch_is_reporter). */

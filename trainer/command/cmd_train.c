@@ -197,9 +197,14 @@ static int conclude(const struct weft_train_setup *setup, struct weft_train_prog
                                                                    : status;
 }
 
+/* Tells the other ranks that this one, which has reported the reason itself, cannot go on. */
 static void leave(const struct weft_train_setup *setup, int status) {
+  struct weft_error error;
   if (setup->job != NULL) {
-    weft_cli_job_leave(setup->job, status);
+    (void)weft_fail(&error, WEFT_ERR_PEER, "its own message says why",
+                    "rank %" PRIu32 " has ended with status %d", setup->job->transport->rank,
+                    status);
+    weft_cli_job_fail(setup->job, &error);
   }
 }
 

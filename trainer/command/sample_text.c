@@ -1,5 +1,6 @@
 /* Text that a model writes. */
 #include <assert.h>
+#include <stdlib.h>
 
 #include <weft/launch.h>
 
@@ -7,6 +8,7 @@
 
 #include "cli/io/error_message.h"
 #include "cli/scoped.h"
+#include "trainer/command/restart.h"
 #include "trainer/command/sample_text.h"
 #include "trainer/kernels/kernels.h"
 
@@ -15,8 +17,8 @@ WEFT_SCOPED_TYPE(weft_gpt_sampler)
 void weft_train_choose_kernels(const struct weft_cli *cli) {
   assert(cli != NULL);
   const char *core = weft_gpt_blas_core_wanted();
-  if (core != NULL) {
-    weft_cli_process_restart(cli, "OPENBLAS_CORETYPE", core);
+  if (core != NULL && getenv("OPENBLAS_CORETYPE") == NULL) {
+    weft_train_restart(cli, "OPENBLAS_CORETYPE", core);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/cli_program.h"
 #include "trainer/bench/bench_train.h"
+#include "trainer/command/restart.h"
 #include "trainer/command/train_commands.h"
 
 static const struct weft_cli_handler handlers[] = {
@@ -27,9 +28,8 @@ static const struct weft_cli_program program = {
  * would take signals that this process waits for, and memory. */
 static void load_without_threads(const struct weft_cli *cli) {
   const char *threads = getenv("OPENBLAS_NUM_THREADS");
-  if ((threads == NULL || strcmp(threads, "1") != 0) &&
-      setenv("OPENBLAS_NUM_THREADS", "1", 1) == 0) {
-    weft_cli_process_again(cli);
+  if (threads == NULL || strcmp(threads, "1") != 0) {
+    weft_train_restart(cli, "OPENBLAS_NUM_THREADS", "1");
   }
 }
 

@@ -65,25 +65,19 @@ const char *weft_cli_costs_given(const struct weft_cli_arguments *arguments) {
 
 /* ---- Stragglers ---- */
 
-static int bad_straggler(const struct weft_cli *cli, const char *text) {
-  return weft_cli_usage(cli, "for example: --slow 3=1.25",
-                        "--slow '%s' is not RANK=FACTOR: expected the number of a rank and how "
-                        "many times as long it takes",
-                        weft_cli_quoted(text).text);
-}
-
 static int read_straggler(const struct weft_cli *cli, const char *text,
                           struct weft_cli_straggler *straggler) {
-  char rank[24];
+  char rank[24] = "";
   uint64_t number;
   const char *equals = strchr(text, '=');
-  if (equals == NULL || (size_t)(equals - text) >= sizeof rank) {
-    return bad_straggler(cli, text);
+  if (equals != NULL && (size_t)(equals - text) < sizeof rank) {
+    memcpy(rank, text, (size_t)(equals - text));
   }
-  memcpy(rank, text, (size_t)(equals - text));
-  rank[equals - text] = '\0';
   if (weft_cli_read_number(rank, &number) != NULL || number >= WEFT_RANKS_MAX) {
-    return bad_straggler(cli, text);
+    return weft_cli_usage(cli, "for example: --slow 3=1.25",
+                          "--slow '%s' is not RANK=FACTOR: expected the number of a rank and how "
+                          "many times as long it takes",
+                          weft_cli_quoted(text).text);
   }
   straggler->rank = (uint32_t)number;
   /* A rank that takes no time at all would be faster than any machine. */

@@ -28,14 +28,10 @@ static void count_events(struct weft_cli_execution *execution) {
   execution->event_begin[program->rank_count] = count;
 }
 
-static struct weft_event *events_of(const struct weft_cli_execution *execution, uint32_t step) {
+struct weft_event *weft_cli_execution_events(const struct weft_cli_execution *execution,
+                                             uint32_t step) {
+  assert(execution->keeps_events || step == 0);
   return &execution->events[step * execution->event_begin[execution->program->rank_count]];
-}
-
-const struct weft_event *weft_cli_execution_events(const struct weft_cli_execution *execution,
-                                                   uint32_t step) {
-  assert(execution->keeps_events && step < execution->steps_done);
-  return events_of(execution, step);
 }
 
 static struct weft_cli_rank_step *rank_steps_of(const struct weft_cli_execution *execution,
@@ -84,7 +80,8 @@ static void record_step(struct weft_cli_execution *execution, struct weft_transp
   *sum = (struct weft_cli_rank_step){.entered_ns = entered_ns,
                                      .left_ns = real_time(execution, transport)};
   const uint64_t begin = execution->event_begin[rank];
-  struct weft_event *events = events_of(execution, execution->keeps_events ? step : 0) + begin;
+  struct weft_event *events =
+      weft_cli_execution_events(execution, execution->keeps_events ? step : 0) + begin;
   uint64_t count;
   weft_pipeline_events(execution->pipelines[rank], events, execution->event_begin[rank + 1] - begin,
                        &count);
@@ -209,24 +206,17 @@ static void say_step(struct weft_cli_execution *execution, uint32_t step) {
 
 /* All ranks have done `step` steps. Where a rank is a process, each sends what it recorded of the
  * last one. */
-static enum weft_status synchronize(struct weft_cli_execution *execution,
-                                    struct weft_transport *transport, uint32_t step,
-                                    struct weft_error *error) {
+static enum weft_status between_steps(struct weft_cli_execution *execution,
+                                      struct weft_transport *transport, uint32_t step,
+                                      struct weft_error *error) {
   struct weft_cli_rank_step *all = rank_steps_of(execution, step > 0 ? step - 1 : 0);
   /* Ranks that are still in the step know better which rank is the culprit: they report first. */
   const int64_t limit =
       execution->stall_limit < INT64_MAX / 2 ? 2 * execution->stall_limit : execution->stall_limit;
-  if (!execution->transport->process_per_rank) {
-    return weft_barrier(transport, limit, error);
-  }
   const struct weft_cli_rank_step mine = all[transport->rank];
-  return weft_allgather(transport, &mine, all, sizeof mine, limit, error);
-}
-
-static enum weft_status between_steps(struct weft_cli_execution *execution,
-                                      struct weft_transport *transport, uint32_t step,
-                                      struct weft_error *error) {
-  WEFT_TRY(synchronize(execution, transport, step, error));
+  WEFT_TRY(execution->transport->process_per_rank
+               ? weft_allgather(transport, &mine, all, sizeof mine, limit, error)
+               : weft_barrier(transport, limit, error));
   if (transport->rank == 0) {
     say_step(execution, step);
   }
@@ -336,7 +326,7 @@ enum weft_status weft_cli_execution_collect(struct weft_cli_execution *execution
   struct weft_transport *transport = execution->first;
   const uint64_t *begin = execution->event_begin;
   const uint32_t p = transport->rank_count, rank = transport->rank;
-  struct weft_event *events = events_of(execution, step);
+  struct weft_event *events = weft_cli_execution_events(execution, step);
   uint64_t share = 0; /* of each rank: as many as the most that a rank has */
   for (uint32_t r = 0; r < p; r++) {
     share = begin[r + 1] - begin[r] > share ? begin[r + 1] - begin[r] : share;

@@ -73,8 +73,8 @@ void weft_cli_execution_finish(struct weft_cli_execution *execution);
 /* From the first rank that enters the step to the last that leaves it. */
 uint64_t weft_cli_execution_wall_ns(const struct weft_cli_execution *execution, uint32_t step);
 /* Events of one step, rank after rank. */
-const struct weft_event *weft_cli_execution_events(const struct weft_cli_execution *execution,
-                                                   uint32_t step);
+struct weft_event *weft_cli_execution_events(const struct weft_cli_execution *execution,
+                                             uint32_t step);
 
 /* Where a rank is a process: gathers the events of a step on all ranks. All ranks call it. */
 enum weft_status weft_cli_execution_collect(struct weft_cli_execution *execution, uint32_t step,

@@ -124,24 +124,3 @@ int weft_cli_process_become(const struct weft_cli *cli, const char *name) {
                  "the program %s, which runs this command, is not in the folder of this one", name);
   return WEFT_CLI_UNAVAILABLE;
 }
-
-/* By its real name if that file still exists: it is what 'ps' shows. */
-void weft_cli_process_again(const struct weft_cli *cli) {
-  assert(cli != NULL);
-  char buffer[PATH_MAX];
-  if (cli->words == NULL || strcmp(cli->program_path, OWN_FILE) != 0) {
-    return;
-  }
-  const char *path = weft_cli_process_file(buffer, sizeof buffer);
-  if (path != NULL) {
-    (void)execv(path, cli->words);
-  }
-  (void)execv(OWN_FILE, cli->words);
-}
-
-void weft_cli_process_restart(const struct weft_cli *cli, const char *variable, const char *value) {
-  assert(cli != NULL);
-  if (cli->words != NULL && getenv(variable) == NULL && setenv(variable, value, 1) == 0) {
-    weft_cli_process_again(cli);
-  }
-}
