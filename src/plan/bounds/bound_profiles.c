@@ -7,6 +7,9 @@
 
 #include "plan/bounds/chain_bound.h"
 
+/* A row tells its comparison how many gaps it has. */
+enum { ROW_WIDTH, ROW_ORDER, ROW_GAPS };
+
 struct enumeration {
   struct weft_line_profiles *profiles;
   bool flow;                   /* WEFT_LINE_FLOW */
@@ -18,7 +21,7 @@ struct enumeration {
   int64_t limit;
   uint32_t most_weights;       /* most counted W that can be pending, regardless of memory */
   uint32_t gap[WEFT_LINE_MAX]; /* [n] between op n - 1 and n, 0 for the first; for a W: pending */
-  uint32_t *rows;              /* [count * (width + 1)]: order, then gaps */
+  uint32_t *rows;              /* [count * (ROW_GAPS + width)] */
   struct weft_arena *arena;
   uint64_t most;
 };
@@ -74,8 +77,9 @@ static uint32_t order_of(const struct enumeration *enumeration) {
 }
 
 static void write_row(const struct enumeration *enumeration, uint32_t *row) {
-  row[0] = order_of(enumeration);
-  memcpy(row + 1, enumeration->gap, enumeration->width * sizeof *row);
+  row[ROW_WIDTH] = enumeration->width;
+  row[ROW_ORDER] = order_of(enumeration);
+  memcpy(row + ROW_GAPS, enumeration->gap, enumeration->width * sizeof *row);
 }
 
 /* Enumerates all gaps from op n on; counts them, and writes them if there are rows. False when
@@ -90,7 +94,7 @@ static bool enumerate(struct enumeration *enumeration, uint32_t n, uint32_t left
     }
     if (enumeration->rows != NULL) {
       write_row(enumeration,
-                enumeration->rows + (size_t)profiles->count * (enumeration->width + 1));
+                enumeration->rows + (size_t)profiles->count * (ROW_GAPS + enumeration->width));
     }
     profiles->count++;
     return true;
@@ -107,69 +111,28 @@ static bool enumerate(struct enumeration *enumeration, uint32_t n, uint32_t left
   return true;
 }
 
-static int compare_gaps(const uint32_t *a, const uint32_t *b, uint32_t ops) {
-  for (uint32_t n = 0; n < ops; n++) {
-    if (a[n] != b[n]) {
-      return a[n] < b[n] ? -1 : 1;
+/* Rows are sorted by order, the largest first, then by gaps. */
+static int compare_rows(const void *a, const void *b) {
+  const uint32_t *one = a, *other = b;
+  if (one[ROW_ORDER] != other[ROW_ORDER]) {
+    return one[ROW_ORDER] > other[ROW_ORDER] ? -1 : 1;
+  }
+  for (uint32_t n = 0; n < one[ROW_WIDTH]; n++) {
+    if (one[ROW_GAPS + n] != other[ROW_GAPS + n]) {
+      return one[ROW_GAPS + n] < other[ROW_GAPS + n] ? -1 : 1;
     }
   }
   return 0;
 }
 
-/* Rows are sorted by order, the largest first, then by gaps. */
-static int compare_rows(const uint32_t *a, const uint32_t *b, uint32_t ops) {
-  return a[0] != b[0] ? (a[0] > b[0] ? -1 : 1) : compare_gaps(a + 1, b + 1, ops);
-}
-
-/* Heap sort: qsort() cannot pass the rows' length to a comparison. */
-static void sift(uint32_t *rows, uint32_t from, uint32_t count, uint32_t ops) {
-  const size_t length = ops + 1;
-  for (uint32_t child; (child = 2 * from + 1) < count; from = child) {
-    if (child + 1 < count &&
-        compare_rows(rows + child * length, rows + (child + 1) * length, ops) < 0) {
-      child++;
-    }
-    uint32_t *a = rows + from * length, *b = rows + child * length;
-    if (compare_rows(a, b, ops) >= 0) {
-      return;
-    }
-    for (size_t n = 0; n < length; n++) {
-      const uint32_t swap = a[n];
-      a[n] = b[n];
-      b[n] = swap;
-    }
-  }
-}
-
-static void sort_rows(uint32_t *rows, uint32_t count, uint32_t ops) {
-  const size_t length = ops + 1;
-  for (uint32_t n = count / 2; n-- > 0;) {
-    sift(rows, n, count, ops);
-  }
-  for (uint32_t last = count; last-- > 1;) {
-    for (size_t n = 0; n < length; n++) {
-      const uint32_t swap = rows[n];
-      rows[n] = rows[last * length + n];
-      rows[last * length + n] = swap;
-    }
-    sift(rows, 0, last, ops);
-  }
-}
-
 /* ---- Successors ---- */
 
 static uint32_t find(const struct enumeration *enumeration, const uint32_t *row) {
-  const size_t length = enumeration->width + 1;
-  uint32_t from = 0, to = enumeration->profiles->count;
-  while (from < to) {
-    const uint32_t middle = from + (to - from) / 2;
-    const int order = compare_rows(enumeration->rows + middle * length, row, enumeration->width);
-    if (order == 0) {
-      return middle;
-    }
-    *(order < 0 ? &from : &to) = order < 0 ? middle + 1 : middle;
-  }
-  return WEFT_PROFILE_NONE;
+  const size_t length = ROW_GAPS + enumeration->width;
+  const uint32_t *found = bsearch(row, enumeration->rows, enumeration->profiles->count,
+                                  length * sizeof *row, compare_rows);
+  return found == NULL ? WEFT_PROFILE_NONE
+                       : (uint32_t)((size_t)(found - enumeration->rows) / length);
 }
 
 /* The profile after op n: one fewer before it, one more after it, and, if it leaves a W, one more
@@ -177,7 +140,7 @@ static uint32_t find(const struct enumeration *enumeration, const uint32_t *row)
 static uint32_t follow(struct enumeration *enumeration, const uint32_t *gaps, uint32_t n,
                        bool leaves_w) {
   const uint32_t line = enumeration->profiles->line;
-  uint32_t row[WEFT_LINE_MAX + 1];
+  uint32_t row[ROW_GAPS + WEFT_LINE_MAX];
   if (n > 0 && gaps[n] == 0) {
     return WEFT_PROFILE_NONE;
   }
@@ -197,7 +160,8 @@ static uint32_t follow(struct enumeration *enumeration, const uint32_t *gaps, ui
 
 static void describe_profile(struct enumeration *enumeration, uint32_t index) {
   struct weft_line_profiles *profiles = enumeration->profiles;
-  const uint32_t *gaps = enumeration->rows + (size_t)index * (enumeration->width + 1) + 1;
+  const uint32_t *gaps =
+      enumeration->rows + (size_t)index * (ROW_GAPS + enumeration->width) + ROW_GAPS;
   int64_t room = enumeration->limit;
   uint32_t behind = 0, sum = 0;
   for (uint32_t n = 0; n < enumeration->width; n++) {
@@ -236,7 +200,8 @@ static bool fill(struct enumeration *enumeration) {
   uint64_t entries = 0;
   profiles->count = 0;
   (void)enumerate(enumeration, 1, enumeration->longest, enumeration->limit, &entries);
-  sort_rows(enumeration->rows, count, enumeration->width);
+  qsort(enumeration->rows, count, (ROW_GAPS + enumeration->width) * sizeof *enumeration->rows,
+        compare_rows);
   for (uint32_t n = 0; n < count; n++) {
     describe_profile(enumeration, n);
   }
@@ -262,9 +227,7 @@ bool weft_line_profiles_init(struct weft_line_profiles *profiles,
     profiles->count = 0;
     return false;
   }
-  const size_t cells = (size_t)profiles->count * (enumeration.width + 1);
-  enumeration.rows = weft_array_allocate(problem->allocator, cells, sizeof *enumeration.rows);
-  const bool done = enumeration.rows != NULL && fill(&enumeration);
-  weft_array_free(problem->allocator, enumeration.rows, cells, sizeof *enumeration.rows);
-  return done;
+  const size_t cells = (size_t)profiles->count * (ROW_GAPS + enumeration.width);
+  WEFT_SCOPED_ARENA scratch = {.allocator = problem->allocator};
+  return WEFT_ALLOCATE(&scratch, enumeration.rows, cells) && fill(&enumeration);
 }
