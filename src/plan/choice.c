@@ -340,19 +340,16 @@ static enum weft_status plan_candidate(struct choosing *choosing, struct candida
 static int compare_candidates(const void *a, const void *b) {
   const struct weft_choice_candidate *one = &((const struct candidate *)a)->is;
   const struct weft_choice_candidate *other = &((const struct candidate *)b)->is;
-  if (one->value != other->value) {
-    return one->value < other->value ? -1 : 1;
+  const double keys[][2] = {{one->value, other->value},
+                            {one->bound, other->bound},
+                            {one->ranks, other->ranks},
+                            {one->stages_per_rank, other->stages_per_rank},
+                            {one->placement, other->placement}};
+  size_t k = 0;
+  while (k + 1 < WEFT_ARRAY_LENGTH(keys) && keys[k][0] == keys[k][1]) {
+    k++;
   }
-  if (one->bound != other->bound) {
-    return one->bound < other->bound ? -1 : 1;
-  }
-  if (one->ranks != other->ranks) {
-    return one->ranks < other->ranks ? -1 : 1;
-  }
-  if (one->stages_per_rank != other->stages_per_rank) {
-    return one->stages_per_rank < other->stages_per_rank ? -1 : 1;
-  }
-  return one->placement < other->placement ? -1 : one->placement > other->placement;
+  return (keys[k][0] > keys[k][1]) - (keys[k][0] < keys[k][1]);
 }
 
 static void sort(struct choosing *choosing) {

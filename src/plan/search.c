@@ -609,15 +609,13 @@ enum weft_status weft_search(const struct weft_allocator *allocator,
   weft_search_control_start(&search.control, &resolved);
   WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, &resolved, weft_search_round(0),
                                   &search.control, error));
-  const uint32_t count = WEFT_PLAN_LAYOUTS_MAX;
-  search.candidates = weft_array_allocate_zero(allocator, count, sizeof *search.candidates);
-  const enum weft_status status = search.candidates == NULL
-                                      ? weft_fail_memory(error, count * sizeof *search.candidates)
-                                      : search_all(&search, out, error);
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  search.candidates = weft_arena_allocate(&arena, WEFT_PLAN_LAYOUTS_MAX, sizeof *search.candidates);
+  enum weft_status status = weft_arena_status(&arena, error);
+  status = status == WEFT_OK ? search_all(&search, out, error) : status;
   for (uint32_t n = 0; n < search.candidate_count; n++) {
     candidate_finish(&search.candidates[n]);
   }
-  weft_array_free(allocator, search.candidates, count, sizeof *search.candidates);
   weft_plan_layouts_finish(&search.layouts);
   return status;
 }

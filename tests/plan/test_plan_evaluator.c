@@ -24,6 +24,7 @@ struct trial {
   struct planning planning;
   struct planning_room room;
   uint32_t *done; /* scratch */
+  struct weft_arena arena;
   struct weft_evaluator evaluator;
 };
 
@@ -34,8 +35,9 @@ static size_t flag_count(const struct weft_problem *problem) {
 static void trial_begin(struct trial *trial, struct weft_random *random) {
   const struct weft_problem *problem = &trial->planning.problem;
   planning_room_init(&trial->room, problem);
+  trial->arena = (struct weft_arena){0};
   trial->done = malloc(problem->stage_count * WEFT_ORDER_KINDS * sizeof *trial->done);
-  assert_int_equal(weft_evaluator_init(&trial->evaluator, problem, NULL), WEFT_OK);
+  assert_int_equal(weft_evaluator_init(&trial->evaluator, problem, &trial->arena, NULL), WEFT_OK);
   planning_random_order(&trial->planning, random, &trial->room.order);
   assert_true(weft_evaluator_set(&trial->evaluator, &trial->room.order));
   assert_true(weft_order_evaluate(problem, &trial->room.clock, &trial->room.order, WEFT_NEVER) ==
@@ -44,7 +46,7 @@ static void trial_begin(struct trial *trial, struct weft_random *random) {
 }
 
 static void trial_end(struct trial *trial) {
-  weft_evaluator_finish(&trial->evaluator);
+  weft_arena_finish(&trial->arena);
   free(trial->done);
   planning_room_finish(&trial->room);
   planning_finish(&trial->planning);
@@ -57,13 +59,13 @@ static void expect_consistent(struct trial *trial) {
   struct weft_evaluator fresh;
   assert_true(weft_order_evaluate(&trial->planning.problem, &trial->room.clock, &evaluator->order,
                                   WEFT_NEVER) == evaluator->value);
-  assert_int_equal(weft_evaluator_init(&fresh, &trial->planning.problem, NULL), WEFT_OK);
+  WEFT_SCOPED_ARENA arena = {0};
+  assert_int_equal(weft_evaluator_init(&fresh, &trial->planning.problem, &arena, NULL), WEFT_OK);
   assert_true(weft_evaluator_set(&fresh, &evaluator->order));
   assert_memory_equal(fresh.end, evaluator->end, ops * sizeof *fresh.end);
   assert_memory_equal(fresh.index, evaluator->index, ops * sizeof *fresh.index);
   assert_memory_equal(fresh.held, evaluator->held, ops * sizeof *fresh.held);
   assert_true(fresh.span_sum == evaluator->span_sum);
-  weft_evaluator_finish(&fresh);
 }
 
 static bool draw_move(const struct weft_problem *problem, struct weft_random *random,

@@ -169,13 +169,13 @@ static void lists_come_to_an_end_within_the_memory(void **state) {
     struct planning_room room;
     struct weft_list_scheduler list;
     planning_room_init(&room, &planning.problem);
-    assert_int_equal(weft_list_scheduler_init(&list, &planning.problem, &room.clock, NULL),
+    WEFT_SCOPED_ARENA arena = {0};
+    assert_int_equal(weft_list_scheduler_init(&list, &planning.problem, &room.clock, &arena, NULL),
                      WEFT_OK);
     for (int k = 0; k < 4; k++) {
       draw_targets(&list, &random);
       expect_list(&list, &random, &room.order, k % 2 == 0);
     }
-    weft_list_scheduler_finish(&list);
     planning_room_finish(&room);
     planning_finish(&planning);
   }
@@ -292,7 +292,9 @@ static void a_list_ends_when_the_search_does(void **state) {
   assert_int_equal(
       weft_incumbent_init(&incumbent, &head.problem, weft_chain_bound(&head.problem), NULL),
       WEFT_OK);
-  assert_int_equal(weft_list_scheduler_init(&list, &head.problem, &incumbent.clock, NULL), WEFT_OK);
+  WEFT_SCOPED_ARENA arena = {0};
+  assert_int_equal(weft_list_scheduler_init(&list, &head.problem, &incumbent.clock, &arena, NULL),
+                   WEFT_OK);
   const int64_t value = weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft);
   assert_true(value < WEFT_NEVER);
   weft_search_control_start(&control, &request);
@@ -301,7 +303,6 @@ static void a_list_ends_when_the_search_does(void **state) {
   assert_true(weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft) == WEFT_NEVER);
   list.runs_to_end = true;
   assert_true(weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft) == value);
-  weft_list_scheduler_finish(&list);
   weft_incumbent_finish(&incumbent);
   heavy_head_finish(&head);
 }

@@ -7,6 +7,7 @@
 #include "plan/bounds/bound_table.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "plan/bounds/chain_bound.h"
@@ -21,8 +22,7 @@ static uint32_t weight_count(const struct weft_state_table *table) {
   return table->counted * table->problem->microbatch_count;
 }
 
-static bool make_lists(struct weft_state_table *table) {
-  struct weft_arena *arena = &table->arena;
+static bool make_lists(struct weft_state_table *table, struct weft_arena *arena) {
   for (uint32_t n = 0; n < table->line; n++) {
     struct weft_state_table_op *op = &table->ops[n];
     int64_t **const lists[] = {&op->sums, &op->head, &op->tail, &op->start, &op->stop};
@@ -41,15 +41,15 @@ uint64_t weft_state_table_size(const struct weft_state_table *table, uint32_t ra
   return ((uint64_t)table->count + 1) * profiles->offset[profiles->count];
 }
 
-static bool make_profiles(struct weft_state_table *table, uint64_t most) {
+static bool make_profiles(struct weft_state_table *table, uint64_t most, struct weft_arena *arena) {
   const struct weft_problem *problem = table->problem;
-  if (!WEFT_ALLOCATE(&table->arena, table->profiles, problem->rank_count)) {
+  if (!WEFT_ALLOCATE(arena, table->profiles, problem->rank_count)) {
     return false;
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     struct weft_line_profiles *profiles = &table->profiles[r];
     if (!weft_line_profiles_init(profiles, problem, r, table->detail, most / (table->count + 1),
-                                 &table->arena)) {
+                                 arena)) {
       return false;
     }
     const size_t size = (size_t)weft_state_table_size(table, r);
@@ -61,43 +61,28 @@ static bool make_profiles(struct weft_state_table *table, uint64_t most) {
 }
 
 bool weft_state_table_init(struct weft_state_table *table, const struct weft_problem *problem,
-                           enum weft_line_detail detail, uint64_t most) {
+                           enum weft_line_detail detail, uint64_t most, struct weft_arena *arena) {
   assert(problem->stages_per_rank <= WEFT_LOCAL_STAGES_MAX);
   const uint32_t v = problem->stages_per_rank;
   const bool merged = detail == WEFT_LINE_RANK;
   *table = (struct weft_state_table){.problem = problem,
-                                     .arena = {.allocator = problem->allocator},
                                      .detail = detail,
                                      .count = problem->microbatch_count * (merged ? v : 1),
                                      .line = merged ? 2 : 2 * v,
                                      .counted = detail == WEFT_LINE_WEIGHTS ? 1 : v};
-  return make_profiles(table, most) && make_lists(table) &&
-         WEFT_ALLOCATE(&table->arena, table->earliest, table->size) &&
-         WEFT_ALLOCATE(&table->arena, table->latest, table->size) &&
-         WEFT_ALLOCATE(&table->arena, table->low, table->cells) &&
-         WEFT_ALLOCATE(&table->arena, table->high, table->cells);
+  return make_profiles(table, most, arena) && make_lists(table, arena) &&
+         WEFT_ALLOCATE(arena, table->earliest, table->size) &&
+         WEFT_ALLOCATE(arena, table->latest, table->size) &&
+         WEFT_ALLOCATE(arena, table->low, table->cells) &&
+         WEFT_ALLOCATE(arena, table->high, table->cells);
 }
-
-void weft_state_table_finish(struct weft_state_table *table) { weft_arena_finish(&table->arena); }
 
 /* ---- Times ---- */
-
-static void sort(int64_t *list, uint32_t count) {
-  for (uint32_t n = 0; n < count; n++) {
-    for (uint32_t k = n + 1; k < count; k++) {
-      if (list[k] < list[n]) {
-        const int64_t swap = list[n];
-        list[n] = list[k];
-        list[k] = swap;
-      }
-    }
-  }
-}
 
 /* Sums of the n smallest of times that occur m times each; sorts `times`. */
 static void add_up(int64_t *times, uint32_t count, uint32_t m, int64_t *sums) {
   sums[0] = 0;
-  sort(times, count);
+  qsort(times, count, sizeof *times, weft_by_time);
   for (uint32_t n = 0; n < count; n++) {
     for (uint32_t k = 0; k < m; k++) {
       sums[n * m + k + 1] = sums[n * m + k] + times[n];
@@ -143,7 +128,7 @@ static void set_times(struct weft_state_table *table, uint32_t rank) {
   }
   add_up(weight, table->counted, m, table->weight_sums);
   if (own > 1) {
-    sort(table->gradients, v);
+    qsort(table->gradients, v, sizeof *table->gradients, weft_by_time);
   }
 }
 
@@ -494,13 +479,13 @@ static size_t cells_of(const struct weft_state_table *table, uint32_t rank) {
   return ((size_t)table->count + 1) * table->profiles[rank].count;
 }
 
-bool weft_state_table_keep_init(struct weft_state_table_kept *kept, struct weft_state_table *table,
-                                uint32_t rank) {
+bool weft_state_table_keep_init(struct weft_state_table_kept *kept,
+                                const struct weft_state_table *table, uint32_t rank,
+                                struct weft_arena *arena) {
   assert(kept != NULL && rank < table->problem->rank_count);
   const size_t cells = cells_of(table, rank);
-  return WEFT_ALLOCATE(&table->arena, kept->latest, (size_t)weft_state_table_size(table, rank)) &&
-         WEFT_ALLOCATE(&table->arena, kept->low, cells) &&
-         WEFT_ALLOCATE(&table->arena, kept->high, cells);
+  return WEFT_ALLOCATE(arena, kept->latest, (size_t)weft_state_table_size(table, rank)) &&
+         WEFT_ALLOCATE(arena, kept->low, cells) && WEFT_ALLOCATE(arena, kept->high, cells);
 }
 
 void weft_state_table_keep(struct weft_state_table_kept *kept, const struct weft_state_table *table,

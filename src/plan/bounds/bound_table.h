@@ -65,7 +65,6 @@ struct weft_state_table_op {
 
 struct weft_state_table {
   const struct weft_problem *problem;
-  struct weft_arena arena;
   enum weft_line_detail detail;
   uint32_t count;                      /* of each op on the line */
   uint32_t line;                       /* ops on it */
@@ -88,11 +87,10 @@ struct weft_state_table {
   size_t size, cells;   /* of the largest rank */
 };
 
-/* False when out of memory, or when a rank's table has more entries than `most`;
- * weft_state_table_finish() in any case. */
+/* It lives in the arena. False when out of memory, or when a rank's table has more entries than
+ * `most`. */
 bool weft_state_table_init(struct weft_state_table *table, const struct weft_problem *problem,
-                           enum weft_line_detail detail, uint64_t most);
-void weft_state_table_finish(struct weft_state_table *table);
+                           enum weft_line_detail detail, uint64_t most, struct weft_arena *arena);
 
 /* Entries of a rank's table. */
 uint64_t weft_state_table_size(const struct weft_state_table *table, uint32_t rank);
@@ -124,9 +122,10 @@ struct weft_state_table_kept {
   uint32_t *low, *high;
 };
 
-/* It lives as long as the table. False when out of memory. */
-bool weft_state_table_keep_init(struct weft_state_table_kept *kept, struct weft_state_table *table,
-                                uint32_t rank);
+/* It lives in the arena. False when out of memory. */
+bool weft_state_table_keep_init(struct weft_state_table_kept *kept,
+                                const struct weft_state_table *table, uint32_t rank,
+                                struct weft_arena *arena);
 void weft_state_table_keep(struct weft_state_table_kept *kept, const struct weft_state_table *table,
                            uint32_t rank);
 

@@ -28,11 +28,6 @@ static size_t time_count(const struct weft_problem *problem) {
   return (size_t)problem->stage_count * 2 * WEFT_DIRECTIONS * problem->microbatch_count;
 }
 
-void weft_windows_finish(struct weft_windows *windows) {
-  weft_state_table_finish(&windows->table);
-  weft_arena_finish(&windows->arena);
-}
-
 static void describe_stages(struct weft_windows *windows) {
   const struct weft_problem *problem = windows->problem;
   const size_t m = problem->microbatch_count;
@@ -60,8 +55,9 @@ static bool weights_are_equal(const struct weft_problem *problem) {
   return true;
 }
 
-/* In as much detail as fits into `most` entries. */
-static bool make_table(struct weft_windows *windows, enum weft_line_detail detail, uint64_t most) {
+/* In as much detail as fits into `most` entries. The arena has nothing else yet. */
+static bool make_table(struct weft_windows *windows, enum weft_line_detail detail, uint64_t most,
+                       struct weft_arena *arena) {
   const struct weft_problem *problem = windows->problem;
   if (detail != WEFT_LINE_FLOW) {
     detail = problem->stages_per_rank == 1 ? WEFT_LINE_RANK
@@ -69,26 +65,22 @@ static bool make_table(struct weft_windows *windows, enum weft_line_detail detai
                  ? (enum weft_line_detail)weft_min(detail, WEFT_LINE_STAGES)
                  : detail;
   }
-  while (!weft_state_table_init(&windows->table, problem, detail, most)) {
+  while (!weft_state_table_init(&windows->table, problem, detail, most, arena)) {
     if (detail <= WEFT_LINE_FLOW) {
       return false;
     }
-    weft_state_table_finish(&windows->table);
+    weft_arena_finish(arena);
     detail = detail == WEFT_LINE_STAGES ? WEFT_LINE_RANK : detail - 1;
   }
   return true;
 }
 
-bool weft_windows_init(struct weft_windows *windows, const struct weft_paths *paths,
-                       enum weft_line_detail detail, uint64_t work) {
-  assert(windows != NULL && paths != NULL);
-  const struct weft_problem *problem = paths->problem;
-  *windows = (struct weft_windows){.problem = problem,
-                                   .paths = paths,
-                                   .arena = {.allocator = problem->allocator},
-                                   .work_left = work};
-  struct weft_arena *arena = &windows->arena;
-  if (!make_table(windows, detail, work / problem->rank_count / 4) ||
+bool weft_windows_init(struct weft_windows *windows, const struct weft_problem *problem,
+                       enum weft_line_detail detail, uint64_t work, struct weft_arena *arena) {
+  assert(windows != NULL && problem != NULL);
+  *windows = (struct weft_windows){.problem = problem, .work_left = work};
+  if (!make_table(windows, detail, work / problem->rank_count / 4, arena) ||
+      !weft_paths_init(&windows->paths, problem, arena) ||
       !WEFT_ALLOCATE(arena, windows->stages, problem->stage_count) ||
       !WEFT_ALLOCATE(arena, windows->times, time_count(problem)) ||
       !WEFT_ALLOCATE(arena, windows->changed, problem->rank_count) ||
@@ -152,7 +144,7 @@ bool weft_windows_fill(struct weft_windows *windows, uint32_t rank) {
       }
     }
   }
-  return weft_state_table_fill(table, rank, windows->paths->forward[rank], windows->end[rank]);
+  return weft_state_table_fill(table, rank, windows->paths.forward[rank], windows->end[rank]);
 }
 
 /* Ops of the same kind in the table that precede microbatch k of a local stage: those of the
@@ -270,15 +262,15 @@ static bool narrow(struct weft_windows *windows, uint32_t rank) {
 static void open_windows(struct weft_windows *windows, int64_t target) {
   const struct weft_problem *problem = windows->problem;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const int64_t start = windows->paths->forward[r];
+    const int64_t start = windows->paths.forward[r];
     windows->end[r] = target + (problem->objective == WEFT_OBJECTIVE_SPAN ? start : 0);
     windows->changed[r] = true;
   }
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     struct weft_stage_windows *stage = &windows->stages[s];
-    const int64_t start = windows->paths->forward[s];
+    const int64_t start = windows->paths.forward[s];
     const int64_t back =
-        start + weft_paths_trip(windows->paths, s, s) - stage->time[WEFT_DIRECTION_BACKWARD];
+        start + weft_paths_trip(&windows->paths, s, s) - stage->time[WEFT_DIRECTION_BACKWARD];
     for (uint32_t k = 0; k < problem->microbatch_count; k++) {
       stage->head[WEFT_DIRECTION_FORWARD][k] = start;
       stage->head[WEFT_DIRECTION_BACKWARD][k] = back;
@@ -360,46 +352,36 @@ int64_t weft_chain_sharpen(const struct weft_problem *problem, int64_t bound, in
                            uint64_t *work) {
   static const enum weft_line_detail details[] = {WEFT_LINE_FLOW, WEFT_LINE_WEIGHTS};
   assert(problem != NULL && bound >= 0 && work != NULL);
-  struct weft_paths paths;
   const uint64_t part = *work / WEFT_ARRAY_LENGTH(details);
   *work = 0;
-  if (value <= bound || !weft_paths_init(&paths, problem)) {
-    return bound;
-  }
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(details) && bound < value; n++) {
+    WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
     struct weft_windows windows;
-    if (weft_windows_init(&windows, &paths, details[n], part)) {
+    if (weft_windows_init(&windows, problem, details[n], part, &arena)) {
       bound = sharpen_with(&windows, bound, value);
       *work += part - windows.work_left;
     }
-    weft_windows_finish(&windows);
   }
-  weft_paths_finish(&paths);
   assert(bound <= value);
   return bound;
 }
 
 /* ---- A guide ---- */
 
-bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *problem, uint64_t work) {
+bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *problem, uint64_t work,
+                     struct weft_arena *arena) {
   assert(guide != NULL && problem != NULL);
   *guide = (struct weft_guide){.problem = problem};
-  if (!weft_paths_init(&guide->paths, problem) ||
-      !weft_windows_init(&guide->windows, &guide->paths, WEFT_LINE_WEIGHTS, work) ||
-      !WEFT_ALLOCATE(&guide->windows.arena, guide->kept, problem->rank_count)) {
+  if (!weft_windows_init(&guide->windows, problem, WEFT_LINE_WEIGHTS, work, arena) ||
+      !WEFT_ALLOCATE(arena, guide->kept, problem->rank_count)) {
     return false;
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    if (!weft_state_table_keep_init(&guide->kept[r], &guide->windows.table, r)) {
+    if (!weft_state_table_keep_init(&guide->kept[r], &guide->windows.table, r, arena)) {
       return false;
     }
   }
   return true;
-}
-
-void weft_guide_finish(struct weft_guide *guide) {
-  weft_windows_finish(&guide->windows);
-  weft_paths_finish(&guide->paths);
 }
 
 enum weft_guide_result weft_guide_aim(struct weft_guide *guide, int64_t target) {

@@ -16,8 +16,7 @@ struct weft_stage_windows {
 
 struct weft_windows {
   const struct weft_problem *problem;
-  const struct weft_paths *paths;
-  struct weft_arena arena;
+  struct weft_paths paths;
   struct weft_state_table table;
   struct weft_stage_windows *stages;
   int64_t *times;     /* [stage_count * 2 * WEFT_DIRECTIONS * m]: heads and tails */
@@ -27,11 +26,10 @@ struct weft_windows {
 };
 
 /* In this detail, or less when the tables would be too large for the work; WEFT_LINE_FLOW: in this
- * one. False when out of memory, or when the tables are still too large; weft_windows_finish() in
- * any case. */
-bool weft_windows_init(struct weft_windows *windows, const struct weft_paths *paths,
-                       enum weft_line_detail detail, uint64_t work);
-void weft_windows_finish(struct weft_windows *windows);
+ * one. They live in the arena, which is empty before. False when out of memory, or when the tables are
+ * still too large. */
+bool weft_windows_init(struct weft_windows *windows, const struct weft_problem *problem,
+                       enum weft_line_detail detail, uint64_t work, struct weft_arena *arena);
 
 /* True when no order has an objective of `target` or less. Else the windows are as narrow as
  * propagation makes them within the work. */
@@ -44,7 +42,6 @@ bool weft_windows_fill(struct weft_windows *windows, uint32_t rank);
 
 struct weft_guide {
   const struct weft_problem *problem;
-  struct weft_paths paths;
   struct weft_windows windows;
   struct weft_state_table_kept *kept; /* [rank] */
   uint64_t filled;                    /* states visited to keep them, besides the work */
@@ -56,10 +53,10 @@ enum weft_guide_result {
   WEFT_GUIDE_UNKNOWN  /* the work did not suffice, or the search is cancelled */
 };
 
-/* For about `work` states of tables; windows.work_left may be set again. False when out of memory,
- * or when the tables are too large for the work; weft_guide_finish() in any case. */
-bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *problem, uint64_t work);
-void weft_guide_finish(struct weft_guide *guide);
+/* For about `work` states of tables; windows.work_left may be set again. It lives in the arena, which
+ * is empty before. False when out of memory, or when the tables are too large for the work. */
+bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *problem, uint64_t work,
+                     struct weft_arena *arena);
 
 /* Narrows the windows for a target. */
 enum weft_guide_result weft_guide_aim(struct weft_guide *guide, int64_t target);

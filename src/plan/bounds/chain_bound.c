@@ -27,14 +27,14 @@ static int64_t slowest_at(const struct weft_problem *problem, uint32_t stage) {
       weft_max(problem->stages[stage].time[WEFT_KIND_F], weft_least_gradient(problem, stage)));
 }
 
-bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem) {
+bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem,
+                     struct weft_arena *arena) {
   assert(paths != NULL && problem != NULL);
   const uint32_t count = problem->stage_count;
-  *paths = (struct weft_paths){.problem = problem, .arena = {.allocator = problem->allocator}};
-  if (!WEFT_ALLOCATE(&paths->arena, paths->forward, count) ||
-      !WEFT_ALLOCATE(&paths->arena, paths->backward, count) ||
-      !WEFT_ALLOCATE(&paths->arena, paths->slowest, count)) {
-    weft_paths_finish(paths);
+  *paths = (struct weft_paths){.problem = problem};
+  if (!WEFT_ALLOCATE(arena, paths->forward, count) ||
+      !WEFT_ALLOCATE(arena, paths->backward, count) ||
+      !WEFT_ALLOCATE(arena, paths->slowest, count)) {
     return false;
   }
   for (uint32_t s = 0; s + 1 < count; s++) {
@@ -47,8 +47,6 @@ bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *proble
   }
   return true;
 }
-
-void weft_paths_finish(struct weft_paths *paths) { weft_arena_finish(&paths->arena); }
 
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to) {
   assert(from < paths->problem->stage_count && to < paths->problem->stage_count);
@@ -328,14 +326,13 @@ static int64_t bound_with(const struct weft_paths *paths) {
 
 int64_t weft_chain_bound(const struct weft_problem *problem) {
   assert(problem != NULL);
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct weft_paths paths;
-  if (!weft_paths_init(&paths, problem)) {
+  if (!weft_paths_init(&paths, problem, &arena)) {
     return 0;
   }
-  int64_t bound = bound_with(&paths);
-  if (problem->stages_per_rank == 1) { /* slowest[] has done its service */
-    bound = weft_bound_first_backwards(problem, paths.forward, bound, paths.slowest);
-  }
-  weft_paths_finish(&paths);
-  return bound;
+  const int64_t bound = bound_with(&paths);
+  return problem->stages_per_rank == 1 /* slowest[] has done its service */
+             ? weft_bound_first_backwards(problem, paths.forward, bound, paths.slowest)
+             : bound;
 }

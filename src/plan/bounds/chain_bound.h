@@ -19,15 +19,14 @@ enum { WEFT_STATE_WORK = 50 };
 
 struct weft_paths {
   const struct weft_problem *problem;
-  struct weft_arena arena;
   int64_t *forward;  /* [stage] from the start of F at stage 0 to its start here */
   int64_t *backward; /* [stage] from the end of I or B here to its end at stage 0 */
   int64_t *slowest;  /* [stage] the longest of F, I or B, and channel occupancy, from here on */
 };
 
-/* False when out of memory. */
-bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem);
-void weft_paths_finish(struct weft_paths *paths);
+/* Its arrays live in the arena. False when out of memory. */
+bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem,
+                     struct weft_arena *arena);
 
 /* Time from the start of F at `from` to the end of I or B at `to` for a microbatch alone. */
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to);

@@ -464,11 +464,6 @@ enum weft_status weft_problem_bound(struct weft_problem *problem, int64_t *bound
   return WEFT_OK;
 }
 
-static int compare(const void *a, const void *b) {
-  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return x < y ? 1 : x > y ? -1 : 0;
-}
-
 /* Of the k * ranks + 1 stages with the most work, k + 1 are on one rank. */
 enum weft_status weft_problem_open_bound(struct weft_problem *problem, uint32_t ranks,
                                          double speeds, int64_t *bound, struct weft_error *error) {
@@ -486,11 +481,11 @@ enum weft_status weft_problem_open_bound(struct weft_problem *problem, uint32_t 
               (stage->f + (stage->trains ? weft_least_backward(problem, stage) : 0));
     sum += (double)work[s];
   }
-  qsort(work, n, sizeof *work, compare);
+  qsort(work, n, sizeof *work, weft_by_time);
   for (uint64_t last = 0, k = 0; last < n; last += ranks, k++) {
     int64_t together = 0;
     for (uint64_t j = 0; j <= k; j++) {
-      together += work[last - j];
+      together += work[n - 1 - (last - j)];
     }
     most = weft_max(most, together);
   }

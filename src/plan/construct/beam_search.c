@@ -773,8 +773,9 @@ uint64_t weft_construct_guided(struct weft_incumbent *incumbent, uint64_t work) 
       weft_incumbent_is_done(incumbent)) {
     return 0;
   }
+  WEFT_SCOPED_ARENA arena = {.allocator = incumbent->problem->allocator};
   struct weft_guide guide;
-  uint64_t left = weft_guide_init(&guide, incumbent->problem, work / STATE_WORK) ? work : 0;
+  uint64_t left = weft_guide_init(&guide, incumbent->problem, work / STATE_WORK, &arena) ? work : 0;
   int64_t low = incumbent->bound, target = incumbent->value - 1;
   bool first = true;
   while (left > 0 && !weft_incumbent_is_done(incumbent)) {
@@ -791,6 +792,5 @@ uint64_t weft_construct_guided(struct weft_incumbent *incumbent, uint64_t work) 
     first = false;
     target = low + (incumbent->value - 1 - low) / 2;
   }
-  weft_guide_finish(&guide);
   return work - left;
 }

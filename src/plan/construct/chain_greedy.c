@@ -171,11 +171,11 @@ enum weft_status weft_construct_chain_greedy(struct weft_incumbent *incumbent,
   if (incumbent->problem->stages_per_rank < 2) {
     return WEFT_OK;
   }
+  WEFT_SCOPED_ARENA arena = {.allocator = incumbent->problem->allocator};
   struct chain chain = {.incumbent = incumbent};
-  WEFT_TRY(
-      weft_list_scheduler_init(&chain.scheduler, incumbent->problem, &incumbent->clock, error));
+  WEFT_TRY(weft_list_scheduler_init(&chain.scheduler, incumbent->problem, &incumbent->clock, &arena,
+                                    error));
   chain.period = (double)chain.scheduler.period;
   try_chains(&chain);
-  weft_list_scheduler_finish(&chain.scheduler);
   return WEFT_OK;
 }

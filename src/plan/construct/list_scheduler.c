@@ -6,10 +6,6 @@
 #include <assert.h>
 #include <string.h>
 
-static size_t target_count(const struct weft_problem *problem) {
-  return (size_t)problem->stage_count * WEFT_ORDER_KINDS * problem->microbatch_count;
-}
-
 static void set_facts(struct weft_list_scheduler *scheduler) {
   const struct weft_problem *problem = scheduler->problem;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
@@ -30,30 +26,27 @@ static void set_facts(struct weft_list_scheduler *scheduler) {
 
 enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,
                                           const struct weft_problem *problem,
-                                          struct weft_plan_clock *clock, struct weft_error *error) {
+                                          struct weft_plan_clock *clock, struct weft_arena *arena,
+                                          struct weft_error *error) {
   assert(scheduler != NULL && clock->done != NULL && problem->stages_per_rank > 0);
   const size_t ranks = problem->rank_count, stages = problem->stage_count;
+  const size_t targets =
+      (size_t)problem->stage_count * WEFT_ORDER_KINDS * problem->microbatch_count;
   *scheduler = (struct weft_list_scheduler){
-      .problem = problem, .clock = clock, .arena = {.allocator = problem->allocator}};
-  struct weft_arena *arena = &scheduler->arena;
+      .problem = problem,
+      .clock = clock,
+      .targets = weft_arena_allocate(arena, targets, sizeof(int64_t)),
+      .in_flight = weft_arena_allocate(arena, stages, sizeof(uint32_t)),
+      .arrives = weft_arena_allocate(arena, stages * WEFT_ORDER_KINDS, sizeof(int64_t)),
+      .held = weft_arena_allocate(arena, ranks, sizeof(int64_t)),
+      .held_for_w = weft_arena_allocate(arena, ranks, sizeof(int64_t)),
+      .work = weft_arena_allocate(arena, ranks, sizeof(int64_t)),
+      .rest = weft_arena_allocate(arena, ranks, sizeof(int64_t)),
+      .limit = weft_arena_allocate(arena, ranks, sizeof(int64_t))};
   weft_rank_queue_init(&scheduler->queue, problem->rank_count, arena);
-  if (!WEFT_ALLOCATE(arena, scheduler->targets, target_count(problem)) ||
-      !WEFT_ALLOCATE(arena, scheduler->in_flight, stages) ||
-      !WEFT_ALLOCATE(arena, scheduler->arrives, stages * WEFT_ORDER_KINDS) ||
-      !WEFT_ALLOCATE(arena, scheduler->held, ranks) ||
-      !WEFT_ALLOCATE(arena, scheduler->held_for_w, ranks) ||
-      !WEFT_ALLOCATE(arena, scheduler->work, ranks) ||
-      !WEFT_ALLOCATE(arena, scheduler->rest, ranks) ||
-      !WEFT_ALLOCATE(arena, scheduler->limit, ranks) || arena->failed_bytes > 0) {
-    weft_list_scheduler_finish(scheduler);
-    return weft_fail_memory(error, target_count(problem) * sizeof *scheduler->targets);
-  }
+  WEFT_TRY(weft_arena_status(arena, error));
   set_facts(scheduler);
   return WEFT_OK;
-}
-
-void weft_list_scheduler_finish(struct weft_list_scheduler *scheduler) {
-  weft_arena_finish(&scheduler->arena);
 }
 
 /* Lets a rank decide at this time or when it is free, unless it decides earlier anyway. */

@@ -25,8 +25,7 @@ struct weft_target_rule {
 struct weft_list_scheduler {
   const struct weft_problem *problem; /* a chain */
   struct weft_plan_clock *clock;      /* borrowed: receives the times of a run */
-  struct weft_arena arena;
-  int64_t *targets;    /* [op * m + microbatch], set by the caller */
+  int64_t *targets;                   /* [op * m + microbatch], set by the caller */
   uint32_t *in_flight; /* [stage] most microbatches between F and I; set by the caller, at
                           first any number */
   int64_t *arrives;    /* [op] of the next F or I of a stage; WEFT_NEVER: not known, or none left */
@@ -41,10 +40,11 @@ struct weft_list_scheduler {
   bool runs_to_end;             /* set by the caller: a run ends even if the search is cancelled */
 };
 
+/* Its arrays live in the arena. WEFT_ERR_MEMORY. */
 enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,
                                           const struct weft_problem *problem,
-                                          struct weft_plan_clock *clock, struct weft_error *error);
-void weft_list_scheduler_finish(struct weft_list_scheduler *scheduler);
+                                          struct weft_plan_clock *clock, struct weft_arena *arena,
+                                          struct weft_error *error);
 
 static inline int64_t *weft_target_row(const struct weft_list_scheduler *scheduler, uint32_t stage,
                                        enum weft_plan_op_kind kind) {

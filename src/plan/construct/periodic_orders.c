@@ -69,7 +69,7 @@ struct periodic {
   struct weft_incumbent *incumbent;
   const struct weft_problem *problem;
   struct weft_list_scheduler scheduler;
-  struct weft_arena arena;
+  struct weft_arena *arena;
   struct weft_random random;
   struct pattern *now, *next; /* [WIDTH] */
   uint32_t count;             /* in now */
@@ -85,11 +85,6 @@ struct periodic {
 
 /* ---- Times that ops take together ---- */
 
-static int by_time(const void *a, const void *b) {
-  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
-
 /* Adds to the sums all of them plus `time`. */
 static uint32_t add_time(int64_t *sums, uint32_t count, int64_t time) {
   if (time == 0 || 2 * count > SUMS_MAX) {
@@ -98,7 +93,7 @@ static uint32_t add_time(int64_t *sums, uint32_t count, int64_t time) {
   for (uint32_t n = 0; n < count; n++) {
     sums[count + n] = sums[n] + time;
   }
-  qsort(sums, (size_t)2 * count, sizeof *sums, by_time);
+  qsort(sums, (size_t)2 * count, sizeof *sums, weft_by_time);
   uint32_t kept = 1;
   for (uint32_t n = 1; n < 2 * count; n++) {
     if (sums[n] != sums[kept - 1]) {
@@ -139,7 +134,7 @@ static bool is_like_previous(const struct weft_problem *problem, uint32_t rank) 
 /* False when out of memory. */
 static bool prepare_sums(struct periodic *periodic, uint32_t group) {
   const uint32_t ranks = periodic->problem->rank_count;
-  struct weft_arena *arena = &periodic->arena;
+  struct weft_arena *arena = periodic->arena;
   if (periodic->sums_of[group] == NULL) {
     if (!WEFT_ALLOCATE(arena, periodic->sums_of[group], ranks) ||
         !WEFT_ALLOCATE(arena, periodic->sum_counts_of[group], ranks)) {
@@ -557,7 +552,7 @@ static void search(struct periodic *periodic) {
 
 static bool allocate_patterns(struct periodic *periodic, struct pattern *patterns) {
   const size_t stages = periodic->problem->stage_count, ranks = periodic->problem->rank_count;
-  struct weft_arena *arena = &periodic->arena;
+  struct weft_arena *arena = periodic->arena;
   for (uint32_t n = 0; n < WIDTH; n++) {
     if (!WEFT_ALLOCATE(arena, patterns[n].start, GROUP_MAX * 2 * stages) ||
         !WEFT_ALLOCATE(arena, patterns[n].slots, GROUP_MAX * 2 * stages) ||
@@ -570,7 +565,7 @@ static bool allocate_patterns(struct periodic *periodic, struct pattern *pattern
 }
 
 static bool allocate(struct periodic *periodic) {
-  struct weft_arena *arena = &periodic->arena;
+  struct weft_arena *arena = periodic->arena;
   return WEFT_ALLOCATE(arena, periodic->now, WIDTH) &&
          WEFT_ALLOCATE(arena, periodic->next, WIDTH) &&
          WEFT_ALLOCATE(arena, periodic->choices, (size_t)WIDTH * CHOICES) &&
@@ -592,23 +587,21 @@ uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_problem *problem = incumbent->problem;
   struct weft_error error;
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct periodic periodic = {.incumbent = incumbent,
                               .problem = problem,
-                              .arena = {.allocator = problem->allocator},
+                              .arena = &arena,
                               .random = {.state = seed},
                               .work_left = work};
   /* Without memory for it, the search goes on without it. */
   if (!weft_incumbent_is_done(incumbent) &&
-      weft_list_scheduler_init(&periodic.scheduler, problem, &incumbent->clock, &error) ==
-          WEFT_OK) {
-    if (allocate(&periodic)) {
-      set_open(&periodic);
-      if (periodic.scheduler.period > 0) { /* work that takes no time has no period */
-        search(&periodic);
-      }
+      weft_list_scheduler_init(&periodic.scheduler, problem, &incumbent->clock, &arena, &error) ==
+          WEFT_OK &&
+      allocate(&periodic)) {
+    set_open(&periodic);
+    if (periodic.scheduler.period > 0) { /* work that takes no time has no period */
+      search(&periodic);
     }
-    weft_list_scheduler_finish(&periodic.scheduler);
   }
-  weft_arena_finish(&periodic.arena);
   return work - periodic.work_left;
 }

@@ -305,6 +305,7 @@ uint64_t weft_construct_scaled(struct weft_incumbent *incumbent, uint64_t work, 
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_problem *problem = incumbent->problem;
   const uint64_t least = 2 * RUNS_MIN * OP_WORK * weft_problem_timed_op_count(problem);
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct scaled scaled = {
       .incumbent = incumbent, .problem = problem, .random = {.state = seed}, .seed = seed};
   struct weft_error error;
@@ -316,12 +317,12 @@ uint64_t weft_construct_scaled(struct weft_incumbent *incumbent, uint64_t work, 
   /* Without memory for it, the search goes on without it. */
   if (count == 0 || weft_incumbent_is_done(incumbent) ||
       (double)incumbent->value < (1 + CLOSE) * (double)incumbent->bound ||
-      weft_list_scheduler_init(&scaled.scheduler, problem, &incumbent->clock, &error) != WEFT_OK) {
+      weft_list_scheduler_init(&scaled.scheduler, problem, &incumbent->clock, &arena, &error) !=
+          WEFT_OK) {
     return 0;
   }
   for (uint32_t n = 0; n < count && !weft_incumbent_is_done(incumbent); n++) {
     use_size(&scaled, sizes[n], work / count);
   }
-  weft_list_scheduler_finish(&scaled.scheduler);
   return work;
 }

@@ -275,17 +275,10 @@ enum weft_status weft_construct_v_blocks(struct weft_incumbent *incumbent,
   if (problem->placement != WEFT_PLACEMENT_V || problem->stages_per_rank != 2) {
     return WEFT_OK;
   }
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct blocks blocks = {.incumbent = incumbent};
-  blocks.all = weft_array_allocate(problem->allocator, BLOCKS_MAX, sizeof *blocks.all);
-  if (blocks.all == NULL) {
-    return weft_fail_memory(error, BLOCKS_MAX * sizeof *blocks.all);
-  }
-  const enum weft_status status =
-      weft_list_scheduler_init(&blocks.scheduler, problem, &incumbent->clock, error);
-  if (status == WEFT_OK) {
-    try_blocks(&blocks);
-    weft_list_scheduler_finish(&blocks.scheduler);
-  }
-  weft_array_free(problem->allocator, blocks.all, BLOCKS_MAX, sizeof *blocks.all);
-  return status;
+  blocks.all = weft_arena_allocate(&arena, BLOCKS_MAX, sizeof *blocks.all);
+  WEFT_TRY(weft_list_scheduler_init(&blocks.scheduler, problem, &incumbent->clock, &arena, error));
+  try_blocks(&blocks);
+  return WEFT_OK;
 }

@@ -37,7 +37,6 @@ struct candidate {
 
 struct builder {
   const struct weft_problem *problem;
-  struct weft_arena arena;
   struct weft_guide guide;
   struct weft_plan_clock *clock;  /* the incumbent's */
   struct weft_state_table_at *at; /* [rank] */
@@ -50,9 +49,8 @@ struct builder {
 /* To append an op takes as long as to visit so many states, for each stage of its rank. */
 enum { OP_STATES = 6 };
 
-static bool allocate(struct builder *builder) {
+static bool allocate(struct builder *builder, struct weft_arena *arena) {
   const size_t ranks = builder->problem->rank_count;
-  struct weft_arena *arena = &builder->arena;
   return WEFT_ALLOCATE(arena, builder->at, ranks) && WEFT_ALLOCATE(arena, builder->held, ranks) &&
          WEFT_ALLOCATE(arena, builder->next, ranks);
 }
@@ -246,13 +244,11 @@ void weft_construct_windows(struct weft_incumbent *incumbent, uint64_t *work) {
   const struct weft_problem *problem = incumbent->problem;
   const uint64_t all = *work;
   *work = sharpen(incumbent, all / 4);
-  struct builder builder = {
-      .problem = problem, .arena = {.allocator = problem->allocator}, .clock = &incumbent->clock};
-  if (weft_guide_init(&builder.guide, problem, all / 2) && allocate(&builder)) {
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
+  struct builder builder = {.problem = problem, .clock = &incumbent->clock};
+  if (weft_guide_init(&builder.guide, problem, all / 2, &arena) && allocate(&builder, &arena)) {
     try_targets(&builder, incumbent);
     *work += all / 2 - builder.guide.windows.work_left + builder.guide.filled + builder.built;
     *work += sharpen(incumbent, all / 4); /* the new incumbent may be optimal */
   }
-  weft_guide_finish(&builder.guide);
-  weft_arena_finish(&builder.arena);
 }

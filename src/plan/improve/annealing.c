@@ -52,8 +52,7 @@ enum weft_status weft_worker_prepare(struct weft_worker *worker, struct weft_err
   }
   worker->critical =
       weft_arena_allocate(&worker->incumbent.arena, CRITICAL_MAX, sizeof *worker->critical);
-  WEFT_TRY(weft_arena_status(&worker->incumbent.arena, error));
-  WEFT_TRY(weft_evaluator_init(&worker->evaluator, problem, error));
+  WEFT_TRY(weft_evaluator_init(&worker->evaluator, problem, &worker->incumbent.arena, error));
   worker->may_miss_deadlocks = has_ops_without_time(problem);
   worker->has_evaluator = true;
   return WEFT_OK;

@@ -57,14 +57,13 @@ static struct weft_op_message *describe_op(const struct weft_problem *problem, u
 }
 
 enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
-                                     const struct weft_problem *problem, struct weft_error *error) {
+                                     const struct weft_problem *problem, struct weft_arena *arena,
+                                     struct weft_error *error) {
   assert(evaluator != NULL && problem != NULL);
   const size_t ops = weft_problem_op_count(problem), p = problem->rank_count;
   const size_t m = problem->microbatch_count, n = problem->stage_count;
   const size_t arrivals = 2 * (size_t)problem->graph->edge_count * m;
-  *evaluator =
-      (struct weft_evaluator){.problem = problem, .arena = {.allocator = problem->allocator}};
-  struct weft_arena *arena = &evaluator->arena;
+  *evaluator = (struct weft_evaluator){.problem = problem};
   evaluator->log_room = 4 * (ops + arrivals) < LOG_MAX ? 4 * (ops + arrivals) : LOG_MAX;
   evaluator->mixes = problem->may_split && problem->may_join;
   evaluator->facts = weft_arena_allocate(arena, n * WEFT_ORDER_KINDS, sizeof *evaluator->facts);
@@ -82,23 +81,12 @@ enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
   evaluator->last = weft_arena_allocate(arena, p, sizeof(uint32_t));
   evaluator->waiting = weft_arena_allocate(arena, p, sizeof(uint32_t));
   evaluator->log = weft_arena_allocate(arena, evaluator->log_room, sizeof *evaluator->log);
-  enum weft_status status = weft_plan_clock_init(&evaluator->clock, problem, arena, error);
-  if (status == WEFT_OK) {
-    status = weft_arena_status(arena, error);
-  }
-  if (status < 0) {
-    weft_evaluator_finish(evaluator);
-    return status;
-  }
+  WEFT_TRY(weft_plan_clock_init(&evaluator->clock, problem, arena, error));
   memset(evaluator->pending, 0xff, p * sizeof *evaluator->pending);
   for (uint32_t op = 0; op < n * WEFT_ORDER_KINDS; op++) {
     links = describe_op(problem, op, &evaluator->facts[op], links);
   }
   return WEFT_OK;
-}
-
-void weft_evaluator_finish(struct weft_evaluator *evaluator) {
-  weft_arena_finish(&evaluator->arena);
 }
 
 /* ---- Ops ---- */

@@ -33,7 +33,6 @@ struct weft_op_facts {
 
 struct weft_evaluator {
   const struct weft_problem *problem;
-  struct weft_arena arena;
   bool mixes;                  /* whole and split backwards */
   struct weft_op_facts *facts; /* [stage * WEFT_ORDER_KINDS + kind] */
   struct weft_plan_clock clock;
@@ -58,10 +57,10 @@ struct weft_evaluator {
   uint64_t computed; /* ops whose times were computed: the unit of work */
 };
 
-/* WEFT_ERR_MEMORY. */
+/* Its arrays live in the arena. WEFT_ERR_MEMORY. */
 enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
-                                     const struct weft_problem *problem, struct weft_error *error);
-void weft_evaluator_finish(struct weft_evaluator *evaluator);
+                                     const struct weft_problem *problem, struct weft_arena *arena,
+                                     struct weft_error *error);
 
 /* Copies an order; false, and not usable, when it deadlocks. */
 bool weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_order *order);

@@ -321,10 +321,9 @@ static enum weft_status run_pool(struct pool *pool, struct weft_error *error) {
   const struct weft_problem *problem = pool->incumbent->problem;
   const uint32_t wanted = pool->task->threads;
   enum weft_status status = WEFT_OK;
-  pool->workers = weft_array_allocate_zero(problem->allocator, wanted, sizeof *pool->workers);
-  if (pool->workers == NULL) {
-    return weft_fail_memory(error, wanted * sizeof *pool->workers);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
+  pool->workers = weft_arena_allocate(&arena, wanted, sizeof *pool->workers);
+  WEFT_TRY(weft_arena_status(&arena, error));
   while (pool->size < wanted && status == WEFT_OK) {
     status = weft_worker_init(&pool->workers[pool->size], problem, pool->task->seed + pool->size,
                               pool->incumbent->bound, pool->control, error);
@@ -336,7 +335,6 @@ static enum weft_status run_pool(struct pool *pool, struct weft_error *error) {
   for (uint32_t n = 0; n < pool->size; n++) {
     weft_worker_finish(&pool->workers[n]);
   }
-  weft_array_free(problem->allocator, pool->workers, wanted, sizeof *pool->workers);
   return status;
 }
 

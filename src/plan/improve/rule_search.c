@@ -20,11 +20,6 @@ enum weft_status weft_worker_init(struct weft_worker *worker, const struct weft_
                                   error);
 }
 
-void weft_worker_finish(struct weft_worker *worker) {
-  weft_evaluator_finish(&worker->evaluator);
-  weft_incumbent_finish(&worker->incumbent);
-}
-
 /* ---- Limits of the parameters ---- */
 
 static uint32_t most_in_flight(const struct weft_problem *problem, uint32_t s) {

@@ -25,7 +25,9 @@ struct weft_worker {
 enum weft_status weft_worker_init(struct weft_worker *worker, const struct weft_problem *problem,
                                   uint64_t seed, int64_t bound, struct weft_search_control *control,
                                   struct weft_error *error);
-void weft_worker_finish(struct weft_worker *worker);
+static inline void weft_worker_finish(struct weft_worker *worker) {
+  weft_incumbent_finish(&worker->incumbent);
+}
 
 /* Allocates what annealing needs, unless the problem is too large for it: then weft_anneal() does
  * nothing. WEFT_ERR_MEMORY. */

@@ -101,20 +101,14 @@ static bool is_listed(const struct weft_plan_layouts *layouts, const struct weft
   return false;
 }
 
-static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
-                                            const struct weft_search_request *request,
-                                            const struct weft_shape *shape, uint32_t *first,
-                                            struct weft_error *error) {
-  const unsigned kinds =
-      isfinite(request->memory_limit) ? WEFT_PARTITION_KINDS : WEFT_PARTITION_LIGHT_FIRST + 1;
-  for (unsigned kind = 0; kind < kinds; kind++) {
-    WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
-                                 layouts->control, first, error));
-    if (!is_listed(layouts, shape, first) && has_room(layouts)) {
-      WEFT_TRY(add_shape(layouts, request, shape, first, error));
-    }
-  }
-  return WEFT_OK;
+/* Unless it is listed, or there is no room for it. */
+static enum weft_status add_partition(struct weft_plan_layouts *layouts,
+                                      const struct weft_search_request *request,
+                                      const struct weft_shape *shape, const uint32_t *first,
+                                      struct weft_error *error) {
+  return is_listed(layouts, shape, first) || !has_room(layouts)
+             ? WEFT_OK
+             : add_shape(layouts, request, shape, first, error);
 }
 
 /* Share of the work that goes into partitions of a shape, and nanoseconds of a typical core to rate
@@ -141,30 +135,30 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
     list.first[n] = weft_arena_allocate(&arena, stage_count + (size_t)1, sizeof *list.first[n]);
   }
   WEFT_TRY(weft_arena_status(&arena, error));
-  enum weft_status status = weft_partition_search(
-      layouts->allocator, request, shape, (uint32_t)tries, layouts->control, start, &list, error);
-  for (uint32_t n = 0; n < list.count && status == WEFT_OK && has_room(layouts); n++) {
-    if (!is_listed(layouts, shape, list.first[n])) {
-      status = add_shape(layouts, request, shape, list.first[n], error);
-    }
+  WEFT_TRY(weft_partition_search(layouts->allocator, request, shape, (uint32_t)tries,
+                                 layouts->control, start, &list, error));
+  for (uint32_t n = 0; n < list.count; n++) {
+    WEFT_TRY(add_partition(layouts, request, shape, list.first[n], error));
   }
   layouts->rest = fmin(layouts->rest, list.rest);
-  return status;
+  return WEFT_OK;
 }
 
 static enum weft_status add_partitions(struct weft_plan_layouts *layouts,
                                        const struct weft_search_request *request,
                                        const struct weft_shape *shape, struct weft_error *error) {
   const size_t room = (size_t)shape->ranks * shape->stages_per_rank + 1;
-  uint32_t *first = weft_array_allocate(layouts->allocator, room, sizeof *first);
-  enum weft_status status = first != NULL
-                                ? add_partitions_into(layouts, request, shape, first, error)
-                                : weft_fail_memory(error, room * sizeof *first);
-  if (status == WEFT_OK) {
-    status = add_found(layouts, request, shape, first, error);
+  const unsigned kinds =
+      isfinite(request->memory_limit) ? WEFT_PARTITION_KINDS : WEFT_PARTITION_LIGHT_FIRST + 1;
+  WEFT_SCOPED_ARENA arena = {.allocator = layouts->allocator};
+  uint32_t *first = weft_arena_allocate(&arena, room, sizeof *first);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  for (unsigned kind = 0; kind < kinds; kind++) {
+    WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
+                                 layouts->control, first, error));
+    WEFT_TRY(add_partition(layouts, request, shape, first, error));
   }
-  weft_array_free(layouts->allocator, first, room, sizeof *first);
-  return status;
+  return add_found(layouts, request, shape, first, error);
 }
 
 /* ---- Placements ---- */

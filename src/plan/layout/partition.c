@@ -31,8 +31,6 @@ enum {
 };
 
 struct partition {
-  const struct weft_allocator *allocator;
-  struct weft_arena arena;
   struct weft_search_control *control; /* NULL: none */
   const struct weft_shape *shape;
   const double *factors; /* [ranks] or NULL: all 1 */
@@ -338,16 +336,6 @@ static void fill_in_flight(struct partition *partition, enum weft_partition_kind
   }
 }
 
-static enum weft_status fill(struct partition *partition, const struct weft_search_request *request,
-                             enum weft_partition_kind kind, struct weft_error *error) {
-  fill_parts(partition, request);
-  fill_in_flight(partition, kind);
-  WEFT_TRY(weft_balanced_partition(partition->allocator, partition->work, partition->part_count,
-                                   partition->stage_count, partition->first, error));
-  arrange(partition, kind);
-  return WEFT_OK;
-}
-
 enum weft_status weft_partition_make(const struct weft_allocator *allocator,
                                      const struct weft_search_request *request,
                                      const struct weft_shape *shape, enum weft_partition_kind kind,
@@ -355,27 +343,28 @@ enum weft_status weft_partition_make(const struct weft_allocator *allocator,
                                      struct weft_error *error) {
   assert(request->costs->part_count > 0 && first != NULL);
   struct partition partition = {
-      .allocator = allocator,
-      .arena = {.allocator = allocator},
       .control = control,
       .shape = shape,
       .factors = request->rank_factors,
       .part_count = request->costs->part_count,
       .stage_count = shape->ranks * shape->stages_per_rank,
       .limit = kind >= WEFT_PARTITION_FULL ? request->memory_limit : INFINITY};
+  const uint32_t ranks = shape->ranks, parts = partition.part_count;
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
   partition.first = first;
   partition.has_to_fit = kind == WEFT_PARTITION_SINGLE;
-  struct weft_arena *arena = &partition.arena;
-  const enum weft_status status =
-      WEFT_ALLOCATE(arena, partition.work, partition.part_count) &&
-              WEFT_ALLOCATE(arena, partition.held, partition.part_count) &&
-              WEFT_ALLOCATE(arena, partition.kept, partition.part_count) &&
-              WEFT_ALLOCATE(arena, partition.in_flight, shape->ranks) &&
-              WEFT_ALLOCATE(arena, partition.load, shape->ranks) &&
-              WEFT_ALLOCATE(arena, partition.memory, shape->ranks) &&
-              WEFT_ALLOCATE(arena, partition.best, (size_t)partition.stage_count + 1)
-          ? fill(&partition, request, kind, error)
-          : weft_fail_memory(error, partition.part_count * sizeof *partition.work);
-  weft_arena_finish(arena);
-  return status;
+  partition.work = weft_arena_allocate(&arena, parts, sizeof(double));
+  partition.held = weft_arena_allocate(&arena, parts, sizeof(double));
+  partition.kept = weft_arena_allocate(&arena, parts, sizeof(double));
+  partition.in_flight = weft_arena_allocate(&arena, ranks, sizeof(double));
+  partition.load = weft_arena_allocate(&arena, ranks, sizeof(double));
+  partition.memory = weft_arena_allocate(&arena, ranks, sizeof(double));
+  partition.best = weft_arena_allocate(&arena, (size_t)partition.stage_count + 1, sizeof(uint32_t));
+  WEFT_TRY(weft_arena_status(&arena, error));
+  fill_parts(&partition, request);
+  fill_in_flight(&partition, kind);
+  WEFT_TRY(weft_balanced_partition(allocator, partition.work, parts, partition.stage_count, first,
+                                   error));
+  arrange(&partition, kind);
+  return WEFT_OK;
 }

@@ -85,7 +85,7 @@ struct sums {
 struct bounding {
   const struct weft_search_request *request;
   const struct weft_shape *shape;
-  struct weft_arena arena;
+  struct weft_arena *arena;
   uint32_t part_count;
   struct sums *before; /* [part_count + 1] */
   double hop, occupancy;
@@ -103,24 +103,18 @@ static double factor_of(const struct bounding *all, uint32_t rank) {
 }
 
 /* The costs of every part as if it were a stage, at the speed of 1. */
-static enum weft_status costs_of_parts(const struct bounding *all,
-                                       const struct weft_allocator *allocator,
-                                       struct weft_costs **out, struct weft_error *error) {
+static enum weft_status costs_of_parts(struct bounding *all, struct weft_costs **out,
+                                       struct weft_error *error) {
   struct weft_search_request plain = *all->request;
   const struct weft_shape single = {.ranks = all->part_count, .stages_per_rank = 1};
   const size_t room = (size_t)all->part_count + 1;
-  uint32_t *first = weft_array_allocate(allocator, room, sizeof *first);
-  if (first == NULL) {
-    return weft_fail_memory(error, room * sizeof *first);
-  }
+  uint32_t *first = weft_arena_allocate(all->arena, room, sizeof *first);
+  WEFT_TRY(weft_arena_status(all->arena, error));
   for (uint32_t k = 0; k < room; k++) {
     first[k] = k;
   }
   plain.rank_factors = NULL;
-  const enum weft_status status =
-      weft_partition_costs(allocator, &plain, &single, first, out, error);
-  weft_array_free(allocator, first, room, sizeof *first);
-  return status;
+  return weft_partition_costs(all->arena->allocator, &plain, &single, first, out, error);
 }
 
 static void add_up(struct bounding *all, const struct weft_costs *parts) {
@@ -322,19 +316,16 @@ static double with_many_stages(const struct bounding *all, double *scratch) {
 
 /* ---- The bound ---- */
 
-static enum weft_status find(struct bounding *all, const struct weft_allocator *allocator,
-                             double *bound, struct weft_error *error) {
+static enum weft_status find(struct bounding *all, double *bound, struct weft_error *error) {
   const uint32_t ranks = all->shape->ranks;
   const double slack = all->part_count - ranks + 1;
   struct weft_costs *parts = NULL;
-  double *least;
-  if (!WEFT_ALLOCATE(&all->arena, all->before, (size_t)all->part_count + 1) ||
-      !WEFT_ALLOCATE(&all->arena, least, (size_t)all->part_count + 1) ||
-      !WEFT_ALLOCATE(&all->arena, all->fastest_to, ranks) ||
-      !WEFT_ALLOCATE(&all->arena, all->fastest_from, ranks)) {
-    return weft_fail_memory(error, all->part_count * sizeof *all->before);
-  }
-  WEFT_TRY(costs_of_parts(all, allocator, &parts, error));
+  const size_t room = (size_t)all->part_count + 1;
+  double *least = weft_arena_allocate(all->arena, room, sizeof *least);
+  all->before = weft_arena_allocate(all->arena, room, sizeof *all->before);
+  all->fastest_to = weft_arena_allocate(all->arena, ranks, sizeof *all->fastest_to);
+  all->fastest_from = weft_arena_allocate(all->arena, ranks, sizeof *all->fastest_from);
+  WEFT_TRY(costs_of_parts(all, &parts, error));
   add_up(all, parts);
   weft_costs_destroy(parts);
   for (uint32_t r = 1; r < ranks; r++) {
@@ -361,16 +352,15 @@ enum weft_status weft_partition_bound(const struct weft_allocator *allocator,
   assert(request->costs->part_count >= shape->ranks * shape->stages_per_rank && bound != NULL);
   const struct weft_hop_costs *hop = &request->costs->hop;
   const double occupancy = hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
   struct bounding all = {.request = request,
                          .shape = shape,
-                         .arena = {.allocator = allocator},
+                         .arena = &arena,
                          .part_count = request->costs->part_count,
                          .hop = hop->latency + occupancy,
                          .occupancy = occupancy,
                          .m = shape->microbatches,
                          .states_left = STATES_MAX,
                          .spans = request->objective == WEFT_OBJECTIVE_SPAN};
-  const enum weft_status status = find(&all, allocator, bound, error);
-  weft_arena_finish(&all.arena);
-  return status;
+  return find(&all, bound, error);
 }

@@ -1,5 +1,6 @@
 /* Costs of the stages of a layout, as their ranks execute them. */
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -24,30 +25,17 @@ static struct weft_stage_costs total_of(const struct weft_search_request *reques
   return total;
 }
 
-/* ---- Sums over parts ---- */
-
-struct sums {
-  double f, i, w;
-  double activation, activation_after_i, parameters, gradients; /* negative: not specified */
-};
-
-static void add_size(double *sum, double size) {
-  if (size >= 0) {
-    *sum = (*sum >= 0 ? *sum : 0) + size;
-  }
-}
-
-static struct sums sums_of(const struct weft_costs *costs, uint32_t begin, uint32_t end) {
-  struct sums sums = {0, 0, 0, -1, -1, -1, -1};
-  for (uint32_t k = begin; k < end; k++) {
-    const struct weft_part_costs *part = &costs->parts[k];
-    sums.f += part->f;
-    sums.i += part->i;
-    sums.w += part->w;
-    add_size(&sums.activation, part->activation);
-    add_size(&sums.activation_after_i, part->activation_after_i);
-    add_size(&sums.parameters, part->parameters);
-    add_size(&sums.gradients, part->gradients);
+/* Sums over parts; negative: not specified. */
+static struct weft_part_costs sums_of(const struct weft_costs *costs, uint32_t begin,
+                                      uint32_t end) {
+  struct weft_part_costs sums;
+  for (const struct weft_cost_field *field = weft_part_cost_fields; field->name != NULL; field++) {
+    double *sum = weft_cost_at(&sums, field);
+    *sum = field->may_be_absent ? -1 : 0;
+    for (uint32_t k = begin; k < end; k++) {
+      const double own = weft_cost_of(&costs->parts[k], field);
+      *sum = own >= 0 ? fmax(0, *sum) + own : *sum;
+    }
   }
   return sums;
 }
@@ -75,8 +63,8 @@ static double size_of(double all, double own, double total, double share) {
 }
 
 static struct weft_stage_costs stage_of(const struct weft_stage_costs *total,
-                                        const struct sums *all, const struct sums *own,
-                                        double share) {
+                                        const struct weft_part_costs *all,
+                                        const struct weft_part_costs *own, double share) {
   const double halves = total->i + total->w;
   struct weft_stage_costs stage = weft_stage_costs_default();
   stage.f = own->f;
@@ -116,10 +104,10 @@ enum weft_status weft_partition_costs(const struct weft_allocator *allocator,
   const struct weft_costs *from = request->costs;
   const uint32_t stage_count = shape->ranks * shape->stages_per_rank;
   const struct weft_stage_costs total = total_of(request);
-  const struct sums all = sums_of(from, 0, from->part_count);
+  const struct weft_part_costs all = sums_of(from, 0, from->part_count);
   WEFT_TRY(create(allocator, request, stage_count, out, error));
   for (uint32_t s = 0; s < stage_count; s++) {
-    const struct sums own = sums_of(from, first[s], first[s + 1]);
+    const struct weft_part_costs own = sums_of(from, first[s], first[s + 1]);
     const double share = all.f > 0 ? own.f / all.f : 1.0 / stage_count;
     (*out)->stages[s] = stage_of(&total, &all, &own, share);
     slow_down(&(*out)->stages[s], request, weft_shape_rank_of(shape, s));

@@ -151,41 +151,35 @@ enum weft_status weft_partition_search(const struct weft_allocator *allocator,
                                     .error = error};
   const uint32_t room = search.stage_count + 1;
   const size_t size = room * sizeof *start;
-  uint32_t *now = weft_array_allocate(allocator, 2 * (size_t)room, sizeof *now);
-  if (now == NULL) {
-    return weft_fail_memory(error, 2 * size);
-  }
-  uint32_t *tried = now + room;
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  uint32_t *now = weft_arena_allocate(&arena, room, sizeof *now);
+  uint32_t *tried = weft_arena_allocate(&arena, room, sizeof *tried);
+  WEFT_TRY(weft_arena_status(&arena, error));
   double score = 0;
   memcpy(now, start, size);
   const double most = fmax(tries, FEW);
   const bool all = count_partitions(request->costs->part_count, search.stage_count, most) <= most;
   bool done = false;
-  enum weft_status status =
-      all ? rate_all(&search, control, tried, &done) : rate(&search, now, &score);
+  WEFT_TRY(all ? rate_all(&search, control, tried, &done) : rate(&search, now, &score));
   /* A problem with only split backwards says nothing about whole ones. */
-  if (status == WEFT_OK && (!done || request->uniform_backward)) {
-    status = weft_partition_bound(allocator, request, shape, &list->rest, error);
+  if (!done || request->uniform_backward) {
+    WEFT_TRY(weft_partition_bound(allocator, request, shape, &list->rest, error));
   }
-  for (uint32_t n = 0; !all && n < tries && status == WEFT_OK && !weft_search_control_poll(control);
-       n++) {
+  for (uint32_t n = 0; !all && n < tries && !weft_search_control_poll(control); n++) {
     double own = 0;
     memcpy(tried, now, size);
     if (!move_part(&search, tried)) {
       continue;
     }
-    status = rate(&search, tried, &own);
+    WEFT_TRY(rate(&search, tried, &own));
     const double left = 1 - (double)n / tries;
     const double allowance =
         -0.01 * score * left * left * log(weft_random_share(&search.random) + 1e-300);
-    if (status == WEFT_OK) {
-      note(&search, tried, own);
-    }
-    if (status == WEFT_OK && own <= score + allowance) {
+    note(&search, tried, own);
+    if (own <= score + allowance) {
       memcpy(now, tried, size);
       score = own;
     }
   }
-  weft_array_free(allocator, now, 2 * (size_t)room, sizeof *now);
-  return status;
+  return WEFT_OK;
 }

@@ -264,7 +264,7 @@ static void place_balanced(const struct weft_search_request *request, double *lo
 struct placing {
   struct weft_plan_layouts *layouts;
   const struct weft_search_request *request;
-  struct weft_arena arena;
+  struct weft_arena *arena;
   uint32_t *rank_of;
 };
 
@@ -289,15 +289,15 @@ enum { BALANCED_MAX = 4096 };
 static enum weft_status add_open(struct placing *placing, struct weft_error *error) {
   const struct weft_search_request *request = placing->request;
   const uint32_t n = request->graph->stage_count, p = request->ranks;
-  uint32_t *numbers = weft_arena_allocate(&placing->arena, n, sizeof *numbers);
-  uint32_t *branches = weft_arena_allocate(&placing->arena, n, sizeof *branches);
-  double *load = weft_arena_allocate(&placing->arena, p, sizeof *load);
-  bool *placed = weft_arena_allocate(&placing->arena, n, sizeof *placed);
-  WEFT_TRY(weft_arena_status(&placing->arena, error));
+  uint32_t *numbers = weft_arena_allocate(placing->arena, n, sizeof *numbers);
+  uint32_t *branches = weft_arena_allocate(placing->arena, n, sizeof *branches);
+  double *load = weft_arena_allocate(placing->arena, p, sizeof *load);
+  bool *placed = weft_arena_allocate(placing->arena, n, sizeof *placed);
+  WEFT_TRY(weft_arena_status(placing->arena, error));
   for (uint32_t s = 0; s < n; s++) {
     numbers[s] = s;
   }
-  WEFT_TRY(order_branches(request, &placing->arena, branches, error));
+  WEFT_TRY(order_branches(request, placing->arena, branches, error));
   const struct blocks ways[] = {
       {.name = "blocks", .order = numbers, .pieces = p},
       {.name = "blocks of branches", .order = branches, .pieces = p},
@@ -307,7 +307,7 @@ static enum weft_status add_open(struct placing *placing, struct weft_error *err
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(ways); k++) {
     const bool makes_sense = ways[k].pieces == p || n >= ways[k].pieces;
     if (makes_sense && (!ways[k].by_memory || isfinite(request->memory_limit))) {
-      WEFT_TRY(place_blocks(request, &ways[k], &placing->arena, placing->rank_of, error));
+      WEFT_TRY(place_blocks(request, &ways[k], placing->arena, placing->rank_of, error));
       WEFT_TRY(add_scratch(placing, ways[k].name, WEFT_PLACEMENT_INFERRED, error));
     }
   }
@@ -322,8 +322,8 @@ static enum weft_status add_all(struct placing *placing, struct weft_error *erro
   const struct weft_search_request *request = placing->request;
   const uint32_t n = request->graph->stage_count, p = request->ranks;
   const bool is_even = n % p == 0, any = request->any_placement;
-  placing->rank_of = weft_arena_allocate(&placing->arena, n, sizeof *placing->rank_of);
-  WEFT_TRY(weft_arena_status(&placing->arena, error));
+  placing->rank_of = weft_arena_allocate(placing->arena, n, sizeof *placing->rank_of);
+  WEFT_TRY(weft_arena_status(placing->arena, error));
   if (request->rank_of != NULL) {
     memcpy(placing->rank_of, request->rank_of, n * sizeof *placing->rank_of);
     return add_scratch(placing, "as given", WEFT_PLACEMENT_INFERRED, error);
@@ -347,9 +347,6 @@ enum weft_status weft_plan_placements(struct weft_plan_layouts *layouts,
                                       const struct weft_search_request *request,
                                       struct weft_error *error) {
   assert(request->graph != NULL && request->ranks > 0 && layouts->list != NULL);
-  struct placing placing = {
-      .layouts = layouts, .request = request, .arena = {.allocator = layouts->allocator}};
-  const enum weft_status status = add_all(&placing, error);
-  weft_arena_finish(&placing.arena);
-  return status;
+  WEFT_SCOPED_ARENA arena = {.allocator = layouts->allocator};
+  return add_all(&(struct placing){.layouts = layouts, .request = request, .arena = &arena}, error);
 }

@@ -34,7 +34,6 @@ struct frame {
 
 struct memory_search {
   const struct weft_problem *problem;
-  struct weft_arena arena;
   uint64_t looks; /* that are left */
   /* Of one run: */
   uint64_t looks_until; /* it gives up when so many are left */
@@ -296,16 +295,15 @@ static enum outcome find(struct memory_search *search, int64_t excess) {
 }
 
 static enum weft_status search_init(struct memory_search *search,
-                                    const struct weft_problem *problem, struct weft_error *error) {
+                                    const struct weft_problem *problem, struct weft_arena *arena,
+                                    struct weft_error *error) {
   const uint32_t n = problem->stage_count, p = problem->rank_count;
   const size_t ops = 2 * (size_t)n * problem->microbatch_count;
   const size_t state = 2 * (size_t)n * sizeof(uint32_t);
-  *search = (struct memory_search){
-      .problem = problem, .arena = {.allocator = problem->allocator}, .looks = LOOKS_MAX};
+  *search = (struct memory_search){.problem = problem, .looks = LOOKS_MAX};
   search->states_max =
       (uint32_t)(STATE_BYTES_MAX / state < STATES_MAX ? STATE_BYTES_MAX / state : STATES_MAX);
   search->states_max += p; /* the table serves write_order() too */
-  struct weft_arena *arena = &search->arena;
   search->done = weft_arena_allocate(arena, n, 2 * sizeof *search->done);
   search->held = weft_arena_allocate(arena, p, sizeof *search->held);
   search->is_roomy = weft_arena_allocate(arena, p, sizeof *search->is_roomy);
@@ -314,23 +312,19 @@ static enum weft_status search_init(struct memory_search *search,
   search->frames = weft_arena_allocate(arena, ops + 1, sizeof *search->frames);
   search->states = weft_arena_allocate(arena, search->states_max, state);
   search->table = weft_arena_allocate(arena, search->states_max, 2 * sizeof *search->table);
-  const enum weft_status status = weft_arena_status(arena, error);
-  if (status < 0) {
-    weft_arena_finish(arena);
-  }
-  return status;
+  return weft_arena_status(arena, error);
 }
 
 enum weft_status weft_problem_fit(const struct weft_problem *problem, struct weft_order *order,
                                   bool *found, struct weft_error *error) {
   assert(order != NULL && found != NULL);
   struct memory_search search;
-  WEFT_TRY(search_init(&search, problem, error));
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
+  WEFT_TRY(search_init(&search, problem, &arena, error));
   *found = find(&search, 0) == FOUND;
   if (*found) {
     write_order(&search, order);
   }
-  weft_arena_finish(&search.arena);
   return WEFT_OK;
 }
 
@@ -357,7 +351,8 @@ enum weft_status weft_problem_least(const struct weft_problem *problem,
   assert(problem != NULL && least != NULL);
   struct memory_search search;
   int64_t excess = INT64_MIN;
-  WEFT_TRY(search_init(&search, problem, error));
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
+  WEFT_TRY(search_init(&search, problem, &arena, error));
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t own = least_of(problem, r, search.sums) - problem->limit[r];
     excess = own > excess ? own : excess;
@@ -368,6 +363,5 @@ enum weft_status weft_problem_least(const struct weft_problem *problem,
     outcome = find(&search, excess);
   }
   *least = (struct weft_problem_least){.excess = excess, .is_exact = outcome == FOUND};
-  weft_arena_finish(&search.arena);
   return WEFT_OK;
 }

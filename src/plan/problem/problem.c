@@ -517,10 +517,9 @@ enum weft_status weft_order_table(const struct weft_problem *problem,
   assert(order->ops != NULL && out != NULL);
   struct weft_program_builder rows;
   const size_t counters = (size_t)problem->stage_count * WEFT_ORDER_KINDS;
-  uint32_t *done = weft_array_allocate_zero(problem->allocator, counters, sizeof *done);
-  if (done == NULL) {
-    return weft_fail_memory(error, counters * sizeof *done);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
+  uint32_t *done = weft_arena_allocate(&arena, counters, sizeof *done);
+  WEFT_TRY(weft_arena_status(&arena, error));
   weft_program_builder_init(&rows, problem->allocator, weft_problem_op_count(problem),
                             problem->rank_count);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
@@ -541,7 +540,6 @@ enum weft_status weft_order_table(const struct weft_problem *problem,
     }
     weft_program_builder_end_row(&rows);
   }
-  weft_array_free(problem->allocator, done, counters, sizeof *done);
   return weft_program_builder_finish(&rows, problem->given_graph, out, error);
 }
 
@@ -600,16 +598,13 @@ enum weft_status weft_order_read(const struct weft_problem *problem,
     return weft_fail(error, WEFT_ERR_INVALID, "", "the table has another shape than the plan");
   }
   const size_t counters = (size_t)problem->stage_count * WEFT_ORDER_KINDS;
-  uint32_t *done = weft_array_allocate_zero(problem->allocator, counters, sizeof *done);
-  if (done == NULL) {
-    return weft_fail_memory(error, counters * sizeof *done);
-  }
-  enum weft_status status = WEFT_OK;
-  for (uint32_t r = 0; status == WEFT_OK && r < problem->rank_count; r++) {
-    status = read_row(problem, table, r, done, order->ops + problem->begin[r], error);
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
+  uint32_t *done = weft_arena_allocate(&arena, counters, sizeof *done);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    WEFT_TRY(read_row(problem, table, r, done, order->ops + problem->begin[r], error));
   }
   memset(order->whole, !problem->may_split,
          (size_t)problem->stage_count * problem->microbatch_count);
-  weft_array_free(problem->allocator, done, counters, sizeof *done);
-  return status;
+  return WEFT_OK;
 }

@@ -128,6 +128,12 @@ static inline uint32_t weft_problem_op_count(const struct weft_problem *problem)
   return problem->begin[problem->rank_count];
 }
 
+/* Ascending, for qsort(). */
+static inline int weft_by_time(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
 /* Those that take time: the unit of work of the constructors. */
 static inline size_t weft_problem_timed_op_count(const struct weft_problem *problem) {
   const size_t ops = weft_problem_op_count(problem);
