@@ -244,6 +244,10 @@ collective() {
   weft explain-hang "$dumps/sleeper/rank0.pkl" --program "$dumps/sleeper/program.csv"
   [ "$status" -eq 2 ]
   [[ $stderr == *"hint: give the folder"* ]]
+  mkdir weft-hang.json
+  weft explain-hang --program "$dumps/sleeper/program.csv" </dev/null
+  [ "$status" -eq 66 ]
+  [[ $stderr == *"'weft-hang.json' has no file with a number"* ]]
   mkdir empty
   weft explain-hang empty --program "$dumps/sleeper/program.csv"
   [ "$status" -eq 66 ]

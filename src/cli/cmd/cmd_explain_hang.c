@@ -72,7 +72,7 @@ static int read_dump(struct dumps *dumps, const char *folder, const char *file) 
   struct weft_arena *arena = dumps->arena;
   struct weft_flight_dump *dump = &dumps->items[dumps->count++];
   WEFT_SCOPED_TEXT path = {.allocator = dumps->cli->allocator};
-  struct stat status;
+  struct stat status = {0};
   weft_text_addf(&path, "%s/%s", folder, file);
   dump->name = weft_arena_copy_text(arena, file, strlen(file));
   if (path.failed || dump->name == NULL) {
@@ -146,20 +146,20 @@ static bool is_folder(const char *path) {
 
 /* The dumps of PyTorch's flight recorder. */
 static int explain_folder(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                          struct weft_text *text) {
+                          const char *folder, struct weft_text *text) {
   const char *path = arguments->texts[WEFT_CLI_OPTION_PROGRAM];
   if (path == NULL) {
     return weft_cli_usage(cli, "add --program FILE: the table or program that the job runs",
                           "'%s' is a folder, and which action a rank is in follows only from "
                           "its program",
-                          weft_cli_quoted(arguments->operands[0]).text);
+                          weft_cli_quoted(folder).text);
   }
   WEFT_SCOPED(weft_program) program = NULL;
   WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
   struct dumps dumps = {.cli = cli, .arena = &arena};
   WEFT_CLI_TRY(weft_cli_read_program(cli, path, &program));
-  WEFT_CLI_TRY(read_folder(&dumps, arguments->operands[0]));
-  WEFT_CLI_CALL(cli, arguments->operands[0],
+  WEFT_CLI_TRY(read_folder(&dumps, folder));
+  WEFT_CLI_CALL(cli, folder,
                 weft_flight_explain(cli->allocator, program, dumps.items, dumps.count,
                                     arguments->given[WEFT_CLI_OPTION_JSON], text, &error));
   return WEFT_CLI_OK;
@@ -171,7 +171,7 @@ int weft_cli_cmd_explain_hang(const struct weft_cli *cli,
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   const char *path = arguments->operands[0] != NULL ? arguments->operands[0] : default_path();
   if (is_folder(path)) {
-    WEFT_CLI_TRY(explain_folder(cli, arguments, &text));
+    WEFT_CLI_TRY(explain_folder(cli, arguments, path, &text));
   } else if (arguments->given[WEFT_CLI_OPTION_PROGRAM]) {
     return weft_cli_usage(cli, "give the folder with the dumps of PyTorch's flight recorder",
                           "--program is for the dumps of a PyTorch job; '%s' is no folder",
