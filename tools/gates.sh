@@ -110,7 +110,7 @@ count_phases() {
   local run=("$weft" run "$program" "$@" --costs "$costs" --transport loopback --stage null --steps)
   few=$(count "" "${run[@]}" 2)
   many=$(count "" "${run[@]}" 6)
-  actions=$(tr ',\n' '\n\n' <"$program" | grep -c .)
+  actions=$(tr ',' '\n' <"$program" | grep -c .)
   echo "dispatch $name, per action: $(((many - few) / 4 / actions))"
 }
 

@@ -18,7 +18,7 @@
 # WEFT_CHANGED_TREE is a folder where --build has made that Weft.
 set -euo pipefail
 
-what=write
+what='write'
 case $1 in
   --apply | --build)
     what=${1#--}

@@ -103,6 +103,7 @@ changed_by() {
   run changed_by docs/adding-an-op.md
   [ "${#lines[@]}" -gt 1 ] && [ "${#lines[@]}" -le 10 ]
   # In the table of the page, too.
+  # shellcheck disable=SC2016
   [ "$(awk -F'|' '/^\| `/ { print $2 }' docs/adding-an-op.md | grep -oE '`(src|include)/[^`]*`' | wc -l)" -le 10 ]
   run changed_by docs/adding-a-send-model.md
   [ "${#lines[@]}" -ge 1 ] && [ "${#lines[@]}" -le 5 ]

@@ -64,9 +64,9 @@ manual=(man/man1/weft.1 bash-completion/completions/weft zsh/site-functions/_wef
   sed "s|^Cflags:.*|Cflags: -I$PWD/pc|" "$(pkg-config --variable=pcfiledir jansson)/jansson.pc" >pc/jansson.pc
   PKG_CONFIG_LIBDIR=$PWD/pc cross -B "$PWD/b"
   cmake --build b --target weft_spec weft_flight weft_run >/dev/null
-  ninja -C b -t deps >deps
-  has "$PWD/pc/jansson.h" deps
-  lacks ' /usr/include/jansson.h' deps
+  ninja -C b -t deps >listed
+  has "$PWD/pc/jansson.h" listed
+  lacks ' /usr/include/jansson.h' listed
 }
 
 @test "BUILD_TESTING=OFF leaves the tests out, and so does a cross build that is not asked for them" {

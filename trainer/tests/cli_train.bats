@@ -469,10 +469,11 @@ parts() {
   fails 2 "8 sequences cannot be divided among 3 replicas"
   train --dp 2 -m 3
   fails 2 "4 sequences of each replica cannot be cut into 3"
+  # shellcheck disable=SC2089
   for words in "pp 2:'--ranks' now" "placement v:is a V" "window 2:three stages" "threads-per-rank 2:more ranks" \
     "partitions 2:share a GPU" "progress calls:see to messages" "prompt x:'weft sample --prompt'" \
     "no-sample:--json" "curve c.svg:--log FILE" "no-graph:'--eager' now"; do
-    # shellcheck disable=SC2086
+    # shellcheck disable=SC2086,SC2090
     train --${words%%:*}
     fails 2 "unknown option '--" "${words#*:}"
   done
@@ -543,6 +544,7 @@ parts() {
 
 @test "a process that may open too few files for a checkpoint ends with 74, and says so" {
   text >data.txt
+  # shellcheck disable=SC2016
   run --separate-stderr bash -c 'ulimit -n 5; exec "$0" train data.txt --layers 1 --dim 16 --heads 2 \
     --context 16 --steps 1 --checkpoint c' "$WEFT" 3>&- 4>&-
   [ "$status" -eq 74 ]
