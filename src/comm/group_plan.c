@@ -63,7 +63,7 @@ void weft_group_plan_end_round(struct weft_group_plan *plan) {
   plan->at = step < UINT64_MAX - plan->at ? plan->at + step : UINT64_MAX;
 }
 
-const unsigned char *weft_group_plan_part(const struct weft_group_plan *plan, uint32_t other) {
+unsigned char *weft_group_plan_part(const struct weft_group_plan *plan, uint32_t other) {
   assert(other < plan->size && other != plan->member);
   return plan->scratch + (other < plan->member ? other : other - 1) * plan->reduce_bytes;
 }
@@ -82,7 +82,7 @@ struct weft_group_transfer weft_group_plan_transfer(const struct weft_group_plan
   }
   return (struct weft_group_transfer){
       .from = (const unsigned char *)collective->from + theirs.begin,
-      .to = (unsigned char *)(uintptr_t)weft_group_plan_part(plan, other),
+      .to = weft_group_plan_part(plan, other),
       .send_bytes = theirs.bytes,
       .receive_bytes = mine.bytes};
 }

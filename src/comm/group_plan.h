@@ -58,7 +58,7 @@ struct weft_group_sum {
 };
 struct weft_group_sum weft_group_plan_sum(const struct weft_group_plan *plan);
 /* Where the part of another member is, to be summed. */
-const unsigned char *weft_group_plan_part(const struct weft_group_plan *plan, uint32_t other);
+unsigned char *weft_group_plan_part(const struct weft_group_plan *plan, uint32_t other);
 
 /* ---- What a group may be asked for ---- */
 

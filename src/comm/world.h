@@ -80,7 +80,7 @@ enum weft_status weft_world_channel(struct weft_world *world, const struct weft_
 
 enum weft_status weft_world_exchange(struct weft_transport *transport, const void *mine, void *all,
                                      size_t size, struct weft_error *error);
-const void *weft_world_exchanged(struct weft_transport *transport, uint32_t rank);
+const void *weft_world_exchanged(struct weft_transport *transport, uint32_t of);
 bool weft_world_get_failure(struct weft_transport *transport, struct weft_failure *failure);
 struct weft_rank_status *weft_world_rank_status(struct weft_transport *transport, uint32_t rank);
 /* collectives.c */

@@ -86,6 +86,7 @@ static enum weft_status take_number(struct machine *machine, uint64_t bytes, uin
   const unsigned char *from = NULL;
   assert(bytes <= sizeof *number);
   WEFT_TRY(take_bytes(machine, bytes, &from));
+  assert(from != NULL);
   *number = 0;
   for (uint64_t k = 0; k < bytes; k++) {
     *number |= (uint64_t)from[k] << (8 * k);
@@ -244,6 +245,7 @@ static enum weft_status read_real(struct machine *machine) {
   uint64_t bits = 0;
   struct weft_pickle_value value = {.kind = WEFT_PICKLE_REAL};
   WEFT_TRY(take_bytes(machine, sizeof bits, &from));
+  assert(from != NULL);
   for (unsigned k = 0; k < 8; k++) { /* big-endian, unlike all else */
     bits = bits << 8 | from[k];
   }

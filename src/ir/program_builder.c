@@ -174,9 +174,10 @@ static enum weft_status make_program(struct weft_program_builder *builder,
 enum weft_status weft_program_builder_finish(struct weft_program_builder *builder,
                                              const struct weft_graph *graph,
                                              struct weft_program **out, struct weft_error *error) {
-  struct weft_program *program;
+  struct weft_program *program = NULL;
   assert(out != NULL);
   WEFT_TRY(make_program(builder, &program, error));
+  assert(program != NULL);
   weft_program_seal(program);
   const enum weft_status status = weft_program_set_graph(program, graph, error);
   if (status < 0) {

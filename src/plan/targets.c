@@ -200,6 +200,7 @@ static enum weft_status need_pytorch(struct targeting *targeting) {
   weft_text_add(&code, ", format=\"compute_only\")\n");
   WEFT_TRY(weft_text_status(&code, targeting->error));
   targeting->target->code = keep(targeting, code.data, code.size);
+  assert(targeting->ranks > 0);
   targeting->stages_per_rank = targeting->stages / targeting->ranks;
   note_stages(targeting);
   note_compile(targeting);

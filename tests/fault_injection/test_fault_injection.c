@@ -647,7 +647,7 @@ static void test_ordinals(void **state) {
 
 static void test_wrong_options(void **state) {
   (void)state;
-  struct fake fake = {.base = {&fake_ops, 0, 1}};
+  struct fake fake = {.base = {.ops = &fake_ops, .rank_count = 1}};
   struct weft_transport *out = NULL;
   struct weft_error error = {0};
   assert_int_equal(
@@ -695,7 +695,7 @@ static void test_memory(void **state) {
 static void test_open_that_fails(void **state) {
   (void)state;
   struct test_memory memory;
-  struct fake fake = {.base = {&fake_ops, 0, 1}, .open_status = WEFT_ERR_USAGE};
+  struct fake fake = {.base = {.ops = &fake_ops, .rank_count = 1}, .open_status = WEFT_ERR_USAGE};
   const struct weft_channel_end ends[2] = {{.depth = 4}, {.depth = UINT32_MAX, .sends = true}};
   struct weft_transport *injector = NULL;
   struct weft_error error = {0};

@@ -120,7 +120,7 @@ struct weft_cli_choice {
 void weft_cli_choice_add(struct weft_text *text, const struct weft_cli_choice *choice,
                          uint32_t columns);
 void weft_cli_choice_add_json(struct weft_text *text, const struct weft_cli_choice *report);
-void weft_cli_choice_add_picture(struct weft_text *text, const struct weft_cli_choice *choice,
+void weft_cli_choice_add_picture(struct weft_text *text, const struct weft_cli_choice *report,
                                  const char *path);
 
 /* How many candidates text and picture show, and the longest time of these. */

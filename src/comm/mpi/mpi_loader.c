@@ -114,7 +114,7 @@ static bool is_trusted(const char *path, uid_t owner) {
 /* Where drivers are: beside the library that is installed, or in a build folder; and likewise from
  * a program, but never in its own folder, where programs of others are as well. */
 #define INSTALLED "../" WEFT_LIBDIR "/weft"
-static const char *const folders[] = {"weft", "lib", "../lib", INSTALLED, "."};
+static const char *const folders[] = {"weft", "lib", "../lib", (INSTALLED), "."};
 enum { PROGRAM_FOLDERS = 4, LIBRARY_FOLDERS = sizeof folders / sizeof folders[0] };
 
 struct search {

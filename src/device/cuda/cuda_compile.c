@@ -70,7 +70,7 @@ static bool accepts(void *library, bool any, void *driver_major) {
 static void load_builtins(void) {
   Dl_info info;
   char path[PATH_MAX], name[PATH_MAX + 64];
-  if (dladdr((const void *)(uintptr_t)nvrtc.nvrtcVersion, &info) == 0 ||
+  if (dladdr((const void *)nvrtc.nvrtcVersion, &info) == 0 ||
       realpath(info.dli_fname, path) == NULL) {
     return;
   }
@@ -378,8 +378,8 @@ enum weft_status weft_cuda_load_kernels(const struct weft_cuda_api *cuda,
                                         uint32_t capability, CUlibrary *library,
                                         struct weft_error *error) {
   assert(kernels->source != NULL && kernels->names != NULL && *library == NULL);
-  char *code;
-  size_t size;
+  char *code = NULL;
+  size_t size = 0;
   WEFT_TRY(find_code(allocator, kernels->source, kernels->exact, capability, &code, &size, error));
   const enum weft_status status = load_code(cuda, code, library, error);
   weft_array_free(allocator, code, size, 1);

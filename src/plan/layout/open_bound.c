@@ -18,7 +18,6 @@ static enum weft_status bound_with(const struct weft_allocator *allocator,
   struct weft_plan_layout layout = {
       .shape = {.ranks = request->ranks, .microbatches = request->microbatches},
       .stage_count = request->graph->stage_count,
-      .rank_of = rank_of,
       .whole_backward = whole_backward};
   double fastest = INFINITY, speeds = 0, sum = 0, most = 0;
   for (uint32_t r = 0; r < request->ranks; r++) {
@@ -26,6 +25,7 @@ static enum weft_status bound_with(const struct weft_allocator *allocator,
     fastest = fmin(fastest, factor);
     speeds += 1 / factor;
   }
+  layout.rank_of = rank_of;
   own.rank_factors = &fastest;
   own.memory_limit = INFINITY;
   WEFT_TRY(weft_plan_layout_costs(allocator, &own, &layout, &layout.costs, error));

@@ -1,5 +1,6 @@
 /* Local search for a placement of a graph. */
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "plan/layout/layout.h"
@@ -60,7 +61,7 @@ enum weft_status weft_plan_placement_search(const struct weft_plan_layout *layou
   memcpy(next.rank_of, rank_of, n * sizeof *rank_of);
   for (uint32_t same = 0, s = 0; same < n; same++, s = (s + 1) % n) {
     for (uint32_t way = 0; way < p + n; way++) {
-      double own;
+      double own = INFINITY;
       left--; /* looking for a change takes time, too */
       if (change(next.rank_of, s, way, p)) {
         left -= cost;

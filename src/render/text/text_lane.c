@@ -169,7 +169,7 @@ static void add_run(const struct weft_text_lanes *lanes, uint32_t from, uint32_t
                     enum weft_op op, bool small, struct weft_text *text) {
   const struct weft_action *actions = lanes->columns[from].shares[op].actions;
   const char letter = weft_op_info(op)->letter;
-  const char fill = small && lanes->counted[op] ? (char)(letter + ('a' - 'A')) : letter;
+  const char fill = (char)(letter + (small && lanes->counted[op] ? 'a' - 'A' : 0));
   char label[LABEL_SIZE];
   size_t label_size = 0;
   if (lanes->labelled[op]) {

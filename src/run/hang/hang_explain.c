@@ -125,7 +125,7 @@ static enum weft_status explain_dump(void (*add)(struct weft_text *text, const s
                                               .hint = "a dump is what weft_hang_dump() writes",
                                               .error = error};
   WEFT_SCOPED_TEXT words = {.allocator = text->allocator};
-  struct dump read;
+  struct dump read = {0};
   json_t *json;
   WEFT_TRY(weft_json_document_load(&document, TEXT_BYTES_MAX, COMMAS_MAX, 0, &json));
   const enum weft_status status = read_dump(&document, json, &read);
