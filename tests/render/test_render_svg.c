@@ -270,7 +270,7 @@ static void test_narrow_pictures_have_all_words(void **state) {
       char *text = render(&drawing, options);
       assert_non_null(strstr(text, ">peak 288064</text>"));
       assert_true(right_of_words(text) <= widths[i]);
-      struct rect ground, lane;
+      struct rect ground = {0}, lane = {0};
       const char *at = text;
       assert_true(next_rect(&at, &ground) && next_rect(&at, &lane));
       const char *last = strstr(text, "1/3</text>"); /* "... model: a stage takes 1/3" */

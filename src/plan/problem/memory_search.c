@@ -198,6 +198,7 @@ static void reset(struct memory_search *search) {
 /* The next op to try in a state, from the frame's candidate on. False: there is none. */
 static bool take_candidate(struct memory_search *search, struct frame *frame) {
   const uint32_t n = search->problem->stage_count;
+  assert(n > 0);
   while (frame->next < 2 * n && search->looks > search->looks_until) {
     const uint32_t s = n - 1 - frame->next % n;
     const bool backward = frame->next++ < n;

@@ -233,8 +233,7 @@ LT_API int cublasLtMatmul(struct handle *handle, struct desc *desc, const float 
 /* A file that is called so is of CUDA 12; the driver looks at the version in front of code. */
 static bool is_of_12(void) {
   Dl_info info;
-  return dladdr((const void *)(uintptr_t)is_of_12, &info) != 0 &&
-         strstr(info.dli_fname, ".so.12") != NULL;
+  return dladdr((const void *)is_of_12, &info) != 0 && strstr(info.dli_fname, ".so.12") != NULL;
 }
 
 size_t cublasLtGetVersion(void) { return is_of_12() ? 129900 : 139900; }

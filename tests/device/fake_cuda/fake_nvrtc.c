@@ -26,8 +26,7 @@ static bool is_told(const char *option) {
 
 static int major_version(void) {
   Dl_info info;
-  return dladdr((const void *)(uintptr_t)major_version, &info) != 0 &&
-                 strstr(info.dli_fname, ".so.12") != NULL
+  return dladdr((const void *)major_version, &info) != 0 && strstr(info.dli_fname, ".so.12") != NULL
              ? 12
              : 13;
 }
