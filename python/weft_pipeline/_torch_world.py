@@ -4,7 +4,7 @@ The runtime asks a transport through a table of functions (weft/transport.h); he
 Every pair of channel and direction has tags of its own in a process group of gloo's, so messages on
 a channel are in order and those of two channels do not wait for each other. A message is a block
 with the header and, on channels for small payloads, the payload; a larger one follows by itself.
-gloo tells that a transfer is done to whoever waits for it, so each end has a thread that waits.
+gloo reports the end of a transfer only to a thread that waits for it, so each end has one.
 
 The store of torch.distributed has what all ranks must know: the first failure, which every rank
 looks for ten times a second, and the ranks' status, which they write when one of them asks.
@@ -184,6 +184,7 @@ class _End:
                 self.kept.popleft()[0].wait(_NEVER)
             self.kept.append((self._start(send, block, 0), block))
             _i64.from_address(message + _END_AT).value = now
+            _u64.from_address(message + _STATE_AT).value = 0
             return
         _u64.from_address(message + _STATE_AT).value = 1
         parts = (block, self.world.bytes_at(data, size))
@@ -340,7 +341,7 @@ class TorchWorld:
         return self.torch.empty(size, dtype=self.torch.uint8)
 
     def bytes_at(self, address: int, size: int) -> Any:
-        """Make a tensor of bytes that are somebody else's."""
+        """Make a tensor of bytes that another object owns."""
         array = (ctypes.c_uint8 * size).from_address(address)
         return self.torch.frombuffer(array, dtype=self.torch.uint8)
 
@@ -475,7 +476,7 @@ class TorchWorld:
             text = f"rank {self.rank} got a wrong message from rank {peer}: {error}"
             self.fail(self.rank if peer is None else peer, c.WEFT_ERR_PROTOCOL, text, hint)
             return
-        # Its process may still be ending; and whoever has failed says so before it ends.
+        # Its process may still be ending; and a rank that has failed reports that before it ends.
         until = time.monotonic() + 1
         while time.monotonic() < until and self.failure is None:
             self._look_at_store()

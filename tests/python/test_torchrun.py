@@ -216,6 +216,35 @@ def test_bits_of_a_plain_loop(tmp_path, ranks):
         assert f"rank {rank} of {ranks} has the bits" in said
 
 
+def test_dimension_of_a_mesh(tmp_path):
+    """Two pipelines of two processes, each with batches of its own."""
+    file = tmp_path / "mesh.py"
+    file.write_text(
+        TRAINING.split("for name, v in")[0]
+        + """
+from torch.distributed.device_mesh import init_device_mesh
+
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+mine, plain = modules(2), modules(2)
+pipeline = Pipeline(
+    mine, "1F1B", loss_fn, microbatches=4, transport="torch", group=mesh["pp"], stall_limit=60
+)
+torch.manual_seed(1 + mesh["dp"].get_local_rank())
+x, y = torch.randn(2, 8, width).unbind()
+pipeline.step(x, y)
+for xs, ys in zip(x.tensor_split(4), y.tensor_split(4)):
+    loss_fn(plain[1](plain[0](xs)), ys).backward()
+k = mesh["pp"].get_local_rank()
+for a, b in zip(mine[k].parameters(), plain[k].parameters()):
+    assert torch.equal(a.grad, b.grad / 4)
+sys.stdout.write(f"rank {rank} of {ranks} has the bits\\n")
+"""
+    )
+    status, said = run("-m", "torch.distributed.run", "--nproc-per-node", 4, file)
+    assert status == 0, said
+    assert all(f"rank {rank} of 4 has the bits" in said for rank in range(4)), said
+
+
 def test_failures_are_named(tmp_path):
     file = tmp_path / "faulty.py"
     file.write_text(FAULTY)
