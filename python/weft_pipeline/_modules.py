@@ -392,7 +392,7 @@ class Visits:
         self._first: dict[Any, list[Any]] = {}
         self.changed: Optional[str] = None  # the name of a function that gives something else
 
-    def _look(self, node: Any, gradients: Sequence[Any]) -> None:
+    def _look(self, node: Any, gradients: Sequence[Any], _: Sequence[Any]) -> None:
         first = self._first.get(node)
         if first is None:
             self._first[node] = [None if grad is None else grad.clone() for grad in gradients]
@@ -411,15 +411,14 @@ class Visits:
     @contextlib.contextmanager
     def look(self) -> Iterator[None]:
         """Look at them in a part of a backward."""
-        handles = [
-            node.register_hook(lambda gradients, _, node=node: self._look(node, gradients))
-            for node in self._nodes
-        ]
-        try:
+        with contextlib.ExitStack() as handles:
+            for node in self._nodes:
+                # Older releases (2.11) have no hooks for a node whose graph is gone: nothing calls
+                # it again.
+                with contextlib.suppress(RuntimeError):
+                    hook = functools.partial(self._look, node)
+                    handles.callback(node.register_hook(hook).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 # What PyTorch says, and what helps.
