@@ -27,7 +27,7 @@ def modes_of_caller(torch: Any, devices: dict[int, RankDevice]) -> list[Callable
         raise UsageError(
             f"the step is in the mode {type(modes[-1]).__name__} of PyTorch, which sees its own "
             f"thread only; ranks are other threads",
-            'use the mode inside a module, or a process for each rank (transport="mpi")',
+            'use the mode inside a module, or a process for each rank (transport="torch" or "mpi")',
         )
     return found
 

@@ -439,6 +439,7 @@ class Pipeline(Immutable):
         training = function is lib.weft_pipeline_step
         results = {rank: c.weft_step_result() for rank in batches if rank is not None}
         modes, is_profiled = [], False
+        runs.is_profiled = torch.autograd.profiler._is_profiler_enabled  # in any thread
         if self._rank is None:  # otherwise this thread computes
             modes = modes_of_caller(torch, self._devices)
             is_profiled = torch.autograd._profiler_enabled()

@@ -33,6 +33,7 @@ _TENSORS = ctypes.sizeof(c.weft_tensors)  # of one edge
 
 _VISIT_FROM = 1 << 16  # weights of a stage
 _COMPUTE = ("forward", "backward", "backward_input", "backward_weight")
+_LETTERS = "FBIW"  # of actions
 
 
 class _Call(ctypes.Structure):
@@ -193,10 +194,15 @@ class Stage:
 
     def _guarded(self, function: Callable[[Any], None]) -> Callable[[int, int, int], int]:
         """Exceptions become an error of the runtime, and come out of step()."""
-        calls, enter, draws = self.calls, self.device.enter, self.runs.draws
+        runs, calls, enter, draws = self.runs, self.calls, self.device.enter, self.runs.draws
         name = getattr(function, "__name__", "")
         kind = _COMPUTE.index(name) if name in _COMPUTE else None
         waits = self.device.enqueues  # one thread has all these, so nobody else has the generator
+
+        def shown(where: Any) -> None:
+            action = f"{self.index}{_LETTERS[kind or 0]}{where.microbatch}"
+            with runs.torch.profiler.record_function(f"PP:{action}"):  # as PyTorch's runtime does
+                function(where)
 
         def run(_stage: int, address: int, error: int) -> int:
             try:
@@ -205,14 +211,15 @@ class Stage:
                     where = calls[address] = _Call.from_address(address)
                 if enter is not None:
                     enter(where.stream)
+                act = shown if runs.is_profiled and kind is not None else function
                 if kind is None or not draws.are_seeded:
-                    function(where)
+                    act(where)
                 else:
                     k = where.microbatch
                     who = self.rank, self.index, name, k
                     number = self.runs.number(kind, self.index, k)
                     work = self._watched if self.runs.groups else _plainly
-                    if not draws.call(functools.partial(work, function, where), number, who, waits):
+                    if not draws.call(functools.partial(work, act, where), number, who, waits):
                         return int(c.WEFT_IN_PROGRESS)
             except BaseException as caught:
                 self._fail(explained(self.index, self.module, name, caught), error)
@@ -724,6 +731,7 @@ class Runs:
         self.ones_like = torch.ones_like
         self.uses_of = torch._C._storage_Use_Count
         self.output = False  # wanted of the last stage
+        self.is_profiled = False
         self.error: Optional[BaseException] = None
 
     def number(self, kind: int, stage: int, microbatch: int) -> int:

@@ -93,7 +93,8 @@ need_torch() {
 @test "weft_pipeline.torch" {
   need_torch
   "$WITH_TORCH" -m pytest -q -p no:cacheprovider "$WEFT_SOURCE_DIR/tests/python/test_torch.py" \
-    "$WEFT_SOURCE_DIR/tests/python/test_torch_modules.py" "$WEFT_SOURCE_DIR/tests/python/test_torch_graphs.py"
+    "$WEFT_SOURCE_DIR/tests/python/test_torch_modules.py" "$WEFT_SOURCE_DIR/tests/python/test_torch_graphs.py" \
+    "$WEFT_SOURCE_DIR/tests/python/test_torch_tools.py"
 }
 
 @test "weft_pipeline.torch: jobs of torchrun" {
