@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import math
 from html import escape
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from ._costs import CostsLike, costs_given
+from ._data import dataframe, fields
 from ._graph import Graph, graph_pointer
 from ._library import Handle, c, call, integer, lib, real
 from ._program import Program, Table
@@ -45,6 +46,16 @@ class Comparison(NamedTuple):
     @property
     def _scope(self) -> str:
         return f"times are of {'a stage' if self.per_stage else SHARE}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all of it as JSON has it, but for the tables."""
+        left_out = [dict(zip(("name", "stages_per_rank", "why"), row)) for row in self.left_out]
+        entries = [fields(entry, ("table",)) for entry in self.entries]
+        return {**fields(self, ("entries", "left_out")), "entries": entries, "left_out": left_out}
+
+    def to_dataframe(self) -> Any:
+        """Give a pandas DataFrame with a row for each schedule, the best first."""
+        return dataframe(Entry._fields[:-1], (entry[:-1] for entry in self.entries))
 
     @property
     def best(self) -> Optional[Entry]:

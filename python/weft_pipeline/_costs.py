@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Optional, Union
 
+from ._data import dataframe
 from ._errors import OutOfMemoryError, UsageError
 from ._library import (
     Handle,
@@ -181,6 +182,12 @@ class Costs(Immutable):
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form as a dict."""
         return json_of(lib.weft_costs_print, self._handle.pointer)
+
+    def to_dataframe(self) -> Any:
+        """Give a pandas DataFrame with a row for each stage, or one that serves all."""
+        stages = self._handle.pointer[0].stages[: self.stages]
+        rows = ([getattr(stage, name) for name in _COLUMNS] for stage in stages)
+        return dataframe(_COLUMNS, rows)
 
     def save(self, path: Path) -> None:
         """Write a costs file."""

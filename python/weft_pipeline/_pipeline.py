@@ -39,7 +39,7 @@ from ._modules import (
     scan,
 )
 from ._plan import Plan
-from ._program import Program, Table
+from ._program import Program, ScheduleName, Table, schedule_name
 from ._stages import Runs, Stage
 from ._torch_world import group_of
 from ._worlds import World
@@ -97,9 +97,10 @@ def _table_of(name: str, stages: int, m: int) -> Table:
 
 
 def _program_of(
-    schedule: Union[str, Table, Program, Plan], stages: int, m: int, graph: Optional[Graph]
+    schedule: Union[ScheduleName, Table, Program, Plan], stages: int, m: int, graph: Optional[Graph]
 ) -> Program:
     graph_pointer(graph)
+    schedule = schedule_name(schedule)
     if isinstance(schedule, Plan):
         schedule = schedule.table
     if isinstance(schedule, str):
@@ -160,13 +161,13 @@ def _transport_of(transport: Optional[str], devices: dict[int, RankDevice], part
 class Pipeline(Immutable):
     """Trains modules as the stages of a pipeline, on Weft's runtime.
 
-    `stages` are the modules in order, `schedule` a name ("1F1B"; then `microbatches` is needed), a
-    table, a program or a plan. `loss_fn(output, target)` gives the loss of a microbatch. Forward,
-    backward and the split into gradients of inputs and weights come from autograd; gradients add
-    up in the parameters' `.grad`; with `scale_grads` a step divides what it adds by the number of
-    microbatches. A stage takes and gives one tensor. What would be computed otherwise than in a
-    loop of PyTorch is refused. A rank that makes no progress for `stall_limit` seconds ends the
-    step with an error that names it.
+    `stages` are the modules in order, `schedule` a name ("1F1B") or a class of PyTorch's (then
+    `microbatches` is needed), a table, a program or a plan. `loss_fn(output, target)` gives the
+    loss of a microbatch. Forward, backward and the split into gradients of inputs and weights come
+    from autograd; gradients add up in the parameters' `.grad`; with `scale_grads` a step divides
+    what it adds by the number of microbatches. A stage takes and gives one tensor. What would be
+    computed otherwise than in a loop of PyTorch is refused. A rank that makes no progress for
+    `stall_limit` seconds ends the step with an error that names it.
 
     Modules may form a graph: that of the schedule, or `graph` for a schedule by name. A module then
     gets a tensor for each in-edge, in ascending order of the stages that these come from. It gives
@@ -229,7 +230,7 @@ class Pipeline(Immutable):
     def __init__(
         self,
         stages: Sequence[Any],
-        schedule: Union[str, Table, Program, Plan] = "1F1B",
+        schedule: Union[ScheduleName, Table, Program, Plan] = "1F1B",
         loss_fn: Union[Callable[..., Any], Sequence[Callable[..., Any]], None] = None,
         *,
         graph: Optional[Graph] = None,

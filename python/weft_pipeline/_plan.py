@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ._costs import Costs, CostsLike, costs_given
+from ._data import dataframe, fields
 from ._errors import UsageError
 from ._graph import Graph, graph_pointer
 from ._library import (
@@ -76,6 +77,14 @@ class Plan(NamedTuple):
         """Simulate the table with the plan's costs."""
         return self.table.simulate(self.costs)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give all of it as JSON has it, with the table and the costs."""
+        return {**fields(self), "value": self.value}
+
+    def to_dataframe(self) -> Any:
+        """Give a pandas DataFrame with a row for each event of its timeline."""
+        return self.simulate().to_dataframe()
+
     def save(self, path: Path) -> None:
         """Write the table to a CSV file."""
         self.table.save(path)
@@ -122,6 +131,14 @@ class Choice(NamedTuple):
     optimal: bool
     stopped: bool
     evaluated: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all of it as JSON has it, with the plans."""
+        return fields(self)
+
+    def to_dataframe(self) -> Any:
+        """Give a pandas DataFrame with a row for each candidate, the best first."""
+        return dataframe(Candidate._fields[:-1], (entry[:-1] for entry in self.candidates))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union, overload
 
+from ._data import ACTION, action_columns, dataframe, fields, plain
 from ._errors import InvalidError, UsageError
 from ._graph import Graph, chain_edges, graph_pointer
 from ._library import (
@@ -78,8 +79,12 @@ class Action(NamedTuple):
             return text
         return f"{text}{'>' if self.op.startswith('SEND') else '<'}{self.peer}"
 
+    def _plain(self) -> str:
+        return str(self)
+
 
 Cell = Union[Action, str, None]
+ScheduleName = Union[str, type]  # PyTorch's class of that name
 
 
 _UP = (c.WEFT_OP_SEND_F, c.WEFT_OP_RECV_B)  # their other end is a higher stage
@@ -170,6 +175,14 @@ class Diff(NamedTuple):
             lines.append(f"and {self.left_out} more")
         return "\n".join(lines) or "no difference"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give all of it as JSON has it, actions as text."""
+        return fields(self)
+
+    def to_dataframe(self) -> Any:
+        """Give a pandas DataFrame with a row for each difference of cells."""
+        return dataframe(Difference._fields, (plain(d).values() for d in self.differences))
+
 
 class Reference(NamedTuple):
     """Another instruction of the same program."""
@@ -214,6 +227,28 @@ class Explanation(Sequence[Instruction]):
     def __len__(self) -> int:
         """Count the instructions."""
         return len(self._instructions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the instructions as JSON has them, actions as text."""
+        return {"instructions": plain(self._instructions)}
+
+    def to_dataframe(self) -> Any:
+        """Give a pandas DataFrame with a row for each instruction; bubbles have no action.
+
+        `peer_rank` and `peer_number` name the instruction at the other end.
+        """
+        bubble = (None,) * len(ACTION)
+        return dataframe(
+            ("rank", "number", "step", *ACTION, "peer_rank", "peer_number"),
+            (
+                (
+                    *entry[:3],
+                    *(bubble if entry.action is None else action_columns(entry.action)),
+                    *((None, None) if entry.peer is None else entry.peer[:2]),
+                )
+                for entry in self._instructions
+            ),
+        )
 
     def __str__(self) -> str:
         """Give a line for each instruction."""
@@ -437,6 +472,26 @@ class Program(Immutable):
         """Give PyTorch's text grid: a line for each step, a column for each rank."""
         return text_of(lib.weft_grid_print, self._handle.pointer, None)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give the shape and the rows as JSON has them, actions as text and None for a bubble."""
+        names = ("ranks", "stages", "microbatches", "placement", "rank_of_stage", "graph")
+        return {
+            **{name: plain(getattr(self, name)) for name in (*names, "has_communication")},
+            "rows": [plain(row) for row in self],
+        }
+
+    def to_dataframe(self) -> Any:
+        """Give a pandas DataFrame with a row for each action, in the order of its rank."""
+        return dataframe(
+            ("rank", "step", *ACTION),
+            (
+                (rank, step, *action_columns(action))
+                for rank, row in enumerate(self)
+                for step, action in enumerate(row)
+                if action is not None
+            ),
+        )
+
     # ---- What can be done with it ----
 
     def verify(
@@ -599,7 +654,7 @@ class Table(Program):
     @classmethod
     def named(
         cls,
-        name: str,
+        name: ScheduleName,
         *,
         ranks: int = 0,
         microbatches: int,
@@ -609,6 +664,7 @@ class Table(Program):
     ) -> Table:
         """Make the table of a named schedule; schedules() lists them.
 
+        PyTorch's classes and their names will do: ScheduleInterleaved1F1B.
         Without `stages_per_rank` the schedule's default is taken. `placement` is for ForwardOnly;
         the others have their own. With a `graph`, `ranks` may be left out: there are as many as
         its stages need.
@@ -620,7 +676,7 @@ class Table(Program):
         shape.placement = placement_number(placement)
         out = _ProgramPointer()
         shape.graph = graph_pointer(graph)
-        wanted = string(name, "name"), ctypes.byref(shape)
+        wanted = string(schedule_name(name), "name"), ctypes.byref(shape)
         try:
             call(lib.weft_generate, None, *wanted, ctypes.byref(out))
         except UsageError as error:
@@ -672,6 +728,11 @@ class Table(Program):
         out = _ProgramPointer()
         call(lib.weft_table_for_pytorch, None, self._handle.pointer, ctypes.byref(out))
         return Table._adopt(out)
+
+
+def schedule_name(given: Any) -> Any:
+    """Give the name of a schedule that may be a class of PyTorch's."""
+    return given.__name__ if isinstance(given, type) else given
 
 
 def placement_number(placement: object) -> int:

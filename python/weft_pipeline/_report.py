@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any, NamedTuple, Optional, Union
 
+from ._data import dataframe, fields
 from ._errors import VerifyError
 from ._library import Handle, c, call, choice, default_of, integer, lib, text_of
 from ._program import Action, Program, action_at
@@ -115,6 +116,14 @@ class Report(NamedTuple):
             return ""
         places = [(wait.rank, wait.step) for wait in drawn.cycle] or [(drawn.rank, drawn.step)]
         return _grid(self.program, places[:12])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all of it as JSON has it, but for the program."""
+        return {**fields(self, ("program",)), "notes": list(self.notes)}
+
+    def to_dataframe(self) -> Any:
+        """Give a pandas DataFrame with a row for each finding."""
+        return dataframe(Finding._fields[:-1], (finding[:-1] for finding in self.findings))
 
     def __str__(self) -> str:
         """Give what `weft verify` prints."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ._costs import Costs, CostsLike, costs_given
+from ._data import ACTION, action_columns, dataframe, plain
 from ._errors import UsageError
 from ._library import (
     Handle,
@@ -40,6 +41,7 @@ _COLOURS = ("op", "stage")
 _EVENT = struct.Struct("=IIqq")  # struct weft_event
 _SVG_EVENTS_MAX = 20000  # in a notebook
 _FACTOR_MAX = 1e6
+_CAUSES = "idle_by_cause"
 
 
 class Event(NamedTuple):
@@ -218,6 +220,36 @@ class Simulation(Immutable):
         shape = program.ranks, program.stages
         lib.weft_costs_describe(self.costs._handle.pointer, *shape, buffer, len(buffer))
         return buffer.value.decode()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all of it as JSON has it: figures, ranks and events, actions as text."""
+        names = ("makespan", "span", "bubble", "span_bubble", "peak_activation", "peak_memory")
+        return {
+            **{name: plain(getattr(self, name)) for name in (*names, "is_measured", "note")},
+            "unit": self.costs.unit,
+            "ranks": plain(self.ranks),
+            "events": [plain(event) for event in self],
+        }
+
+    def to_dataframe(self, of: str = "events") -> Any:
+        """Give a pandas DataFrame with a row for each event, or `of` "ranks", for each rank.
+
+        Times are in the unit of the costs; `idle_gradient` is the idle time of that cause.
+        """
+        if choice(of, "of", ("events", "ranks")) == 0:
+            return dataframe(
+                ("rank", *ACTION, "begin", "end"),
+                ((e.rank, *action_columns(e.action), e.begin, e.end) for e in self),
+            )
+        rows = [
+            {
+                "rank": rank,
+                **{name: value for name, value in times._asdict().items() if name != _CAUSES},
+                **{f"idle_{cause}": value for cause, value in times.idle_by_cause.items()},
+            }
+            for rank, times in enumerate(self.ranks)
+        ]
+        return dataframe(tuple(rows[0]), (tuple(row.values()) for row in rows))
 
     # ---- Pictures ----
 

@@ -147,3 +147,12 @@ def test_hooks_of_saved_tensors_that_raise():
     with hooks, pytest.raises((RuntimeError, weft.StageError), match="no room on disk"):
         pipeline.step(*batch())
     pipeline.step(*batch())
+
+
+def test_schedules_by_their_classes():
+    from torch.distributed.pipelining import schedules
+
+    for kind in (schedules.Schedule1F1B, schedules.ScheduleInterleavedZeroBubble):
+        pipeline = pipeline_of(kind, 4)
+        assert len(pipeline.step(*batch()).losses) == M
+        assert pipeline.program == pipeline_of(kind.__name__, 4).program
