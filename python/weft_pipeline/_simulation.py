@@ -31,6 +31,7 @@ from ._library import (
     text_of,
     write_file,
 )
+from ._plot import plot, save_svg
 from ._program import Action, Program, Table, action_at
 from ._report import CHANNEL_MODELS
 
@@ -298,9 +299,20 @@ class Simulation(Immutable):
         options.all_ranks = boolean(all_ranks, "all_ranks")
         return self._render(lib.weft_render_text, name, options)
 
+    def plot(self, ax: Any = None, *, name: str = "") -> Any:
+        """Draw the timeline on an axis of matplotlib, or on the current one; return the axis."""
+        return plot(self, ax, name)
+
     def save(self, path: Path) -> None:
-        """Write a picture to a file: .svg, .html, .json (Chrome trace) or .txt."""
+        """Write a picture to a file: .svg, .html, .json (Chrome trace) or .txt.
+
+        With matplotlib also .png and .pdf: the SVG as such a file.
+        """
         name = path_name(path)
+        for kind in ("png", "pdf"):
+            if name.endswith(f".{kind}"):
+                save_svg(self.to_svg(), name, kind)
+                return
         for suffix, write in (
             (".svg", self.to_svg),
             (".html", self.to_html),
@@ -310,7 +322,9 @@ class Simulation(Immutable):
             if name.endswith(suffix):
                 write_file(path, write())
                 return
-        raise UsageError(f"{name} is no .svg, .html, .json or .txt", "the suffix says which")
+        raise UsageError(
+            f"{name} is no .svg, .html, .json, .txt, .png or .pdf", "the suffix says which"
+        )
 
     def _repr_svg_(self) -> Optional[str]:
         """Draw the timeline in a notebook; not where it has very many actions."""

@@ -4,8 +4,10 @@ pandas and matplotlib are optional: tests that need them are skipped where they 
 """
 
 import json
+import re
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 import weft_pipeline as weft
@@ -100,7 +102,12 @@ import sys
 sys.modules["pandas"] = sys.modules["matplotlib"] = None
 import weft_pipeline as weft
 sim = weft.Table.named("1F1B", ranks=2, microbatches=2).simulate()
-for call, package in ((sim.to_dataframe, "pandas"),):
+for call, package in (
+    (sim.to_dataframe, "pandas"),
+    (sim.plot, "matplotlib"),
+    (lambda: sim.save("no.png"), "matplotlib"),
+    (lambda: sim.save("no.pdf"), "matplotlib"),
+):
     try:
         call()
     except weft.UnavailableError as error:
@@ -109,6 +116,62 @@ for call, package in ((sim.to_dataframe, "pandas"),):
         sys.exit("made")
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+PICTURES = [
+    SIM,
+    TABLE.simulate(),
+    weft.Table.named("DualPipeV", ranks=4, microbatches=8).lower().simulate({"hop": 0.5}),
+    weft.Table.named("1F1B", ranks=20, microbatches=40).simulate(),
+    weft.Table.named(
+        "1F1B", graph=weft.Graph("0>1,0>2,1>2", names=["a", "b", "c"]), microbatches=2
+    ).simulate(),
+]
+
+
+@pytest.mark.parametrize("sim", PICTURES)
+def test_what_an_svg_consists_of(sim):
+    """save() knows these elements of the library's SVG, and draws them by matplotlib."""
+    for element in ElementTree.fromstring(sim.to_svg(name="a <b>", dark=True)):
+        tag = element.tag.rsplit("}", 1)[-1]
+        assert tag in ("title", "desc", "rect", "path", "text") and not len(element)
+        assert tag != "path" or re.fullmatch(r"M[-0-9. MHVL]*z?", element.get("d"))
+        assert tag != "path" or bool(element.get("fill")) != bool(element.get("stroke"))
+
+
+def test_png_and_pdf(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from matplotlib import image
+
+    for sim in PICTURES:
+        for kind, begins in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+            sim.save(tmp_path / f"picture.{kind}")
+            assert (tmp_path / f"picture.{kind}").read_bytes().startswith(begins)
+    picture = image.imread(tmp_path / "picture.png")  # of the last one, 1200 pixels of an SVG
+    assert picture.shape[1] == 2400
+    colours = {
+        tuple(round(255 * part) for part in pixel[:3]) for pixel in picture[::5, ::5].reshape(-1, 4)
+    }
+    assert {(0x56, 0xB4, 0xE9), (0xD5, 0x5E, 0x00)} <= colours  # F and B
+    with pytest.raises(weft.FileError):
+        SIM.save(tmp_path / "none" / "picture.png")
+
+
+def test_plot():
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    from matplotlib.figure import Figure
+
+    for sim in PICTURES:
+        ax = Figure().add_subplot()
+        assert sim.plot(ax, name="a timeline") is ax and ax.get_title() == "a timeline"
+        assert ax.get_xlim() == (0, sim.makespan)
+        drawn = {bars.get_label(): len(bars.get_paths()) for bars in ax.collections}
+        forwards = [event for event in sim if event.action.op == "F" and event.end > event.begin]
+        assert drawn["F forward"] == len(forwards)
+        ax.figure.canvas.draw()
+    ax = Figure().add_subplot()
+    SIM.plot(ax)
+    assert ax.get_xlabel() == "time (ms)" and [text.get_text() for text in ax.texts].count("3") == 8
 
 
 NAMES = (

@@ -219,7 +219,7 @@ def test_saves(tmp_path):
         sim.save(tmp_path / f"picture.{suffix}")
         assert (tmp_path / f"picture.{suffix}").stat().st_size > 100
     with pytest.raises(weft.UsageError):
-        sim.save(tmp_path / "picture.png")
+        sim.save(tmp_path / "picture.gif")
 
 
 def test_explain():

@@ -12,6 +12,7 @@ import pytest
 
 TUTORIAL = Path(__file__).parent.parent.parent / "docs" / "python.md"
 NOTEBOOK = TUTORIAL.parent.parent / "examples" / "schedules.ipynb"
+MODULES = {"PyTorch": "torch"}
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
 
 
@@ -24,7 +25,8 @@ def test_page(page, section):
     blocks = BLOCK.findall(text)
     assert len(blocks) > 5
     for source, expected in blocks:
-        if "# needs PyTorch" in source and find_spec("torch") is None:
+        needed = re.search("# needs (PyTorch|pandas)", source)
+        if needed and find_spec(MODULES.get(needed[1], needed[1])) is None:
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
