@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 from ._costs import CostsLike, costs_given
 from ._data import dataframe, fields
 from ._graph import Graph, graph_pointer
-from ._library import Handle, c, call, integer, lib, real
+from ._library import Handle, c, call, in_python, integer, lib, real
 from ._program import Program, Table
 
 
@@ -155,7 +155,7 @@ def compare(
             for entry in entries
         ),
         tuple(
-            (omission.info[0].name.decode(), omission.stages_per_rank, omission.why.decode())
+            (omission.info[0].name.decode(), omission.stages_per_rank, in_python(omission.why))
             for omission in left_out
         ),
         costs.of == "stage",

@@ -9,6 +9,7 @@ import ctypes
 import json
 import operator
 import os
+import re
 import weakref
 from collections.abc import Sequence
 from importlib import import_module
@@ -85,15 +86,26 @@ Status = {lib.weft_status_name(k).decode(): k for k in range(c.WEFT_ERR_DEVICE, 
 _STATUS_NAMES = {number: name for name, number in Status.items()}
 
 
+# The library's letters for a shape, as in "use v = 2", and the parameters of Python that they are.
+_PARAMETERS = {"p": "ranks", "v": "stages_per_rank", "m": "microbatches"}
+_LETTER = re.compile(r"\b([pvm]) = (?=\d)")
+
+
+def in_python(text: bytes) -> str:
+    """Decode a message or hint of the library about arguments; it names Python's parameters."""
+    decoded = text.decode("utf-8", "replace")
+    return _LETTER.sub(lambda letter: f"{_PARAMETERS[letter[1]]}=", decoded)
+
+
 def raise_error(status: int, error: Any) -> None:
     """Raise the exception of a failed call."""
-    raise error_of_status(
-        _STATUS_NAMES.get(status, "internal"),
-        error.message.decode("utf-8", "replace"),
-        error.hint.decode("utf-8", "replace"),
-        error.line or None,
-        error.column or None,
+    is_usage = status == c.WEFT_ERR_USAGE
+    message, hint = (
+        in_python(text) if is_usage else text.decode("utf-8", "replace")
+        for text in (error.message, error.hint)
     )
+    name = _STATUS_NAMES.get(status, "internal")
+    raise error_of_status(name, message, hint, error.line or None, error.column or None)
 
 
 _byref = ctypes.byref

@@ -657,7 +657,7 @@ class Table(Program):
         name: ScheduleName,
         *,
         ranks: int = 0,
-        microbatches: int,
+        microbatches: int = 0,
         stages_per_rank: int = 0,
         placement: str = "loop",
         graph: Optional[Graph] = None,
@@ -667,7 +667,7 @@ class Table(Program):
         PyTorch's classes and their names will do: ScheduleInterleaved1F1B.
         Without `stages_per_rank` the schedule's default is taken. `placement` is for ForwardOnly;
         the others have their own. With a `graph`, `ranks` may be left out: there are as many as
-        its stages need.
+        its stages need. A fixed table ("VShaped") needs no shape.
         """
         shape = c.weft_shape()
         shape.ranks = integer(ranks, "ranks", 0, 2**32 - 1)

@@ -4,6 +4,7 @@ import copy
 import gc
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -318,6 +319,31 @@ def test_schedules():
     with pytest.raises(weft.Error) as caught:
         weft.Table.named("1F1B", ranks=2, microbatches=0)
     assert "schedules()" not in caught.value.hint
+
+
+def test_errors_name_the_parameters_of_python():
+    for arguments, hint in (
+        (
+            {"name": "1F1B", "ranks": 2, "microbatches": 2, "stages_per_rank": 2},
+            "stages_per_rank=1",
+        ),
+        ({"name": "DualPipeV", "ranks": 3, "microbatches": 1}, "use microbatches=6"),
+        ({"name": "DualPipeV", "ranks": 3, "microbatches": 5}, "microbatches=6 with ranks=3, or r"),
+        (
+            {"name": "1F1B", "ranks": 2, "microbatches": 2, "graph": weft.Graph("0>1,1>2")},
+            "ranks=3",
+        ),
+        ({"name": "1F1B", "ranks": 2}, "at least one rank and one microbatch"),
+    ):
+        with pytest.raises(weft.UsageError) as caught:
+            weft.Table.named(**arguments)
+        assert hint in caught.value.hint
+        assert not re.search(r"\b[pvm] = |--|weft [a-z]", str(caught.value))
+    why = weft.compare(ranks=4, microbatches=6).left_out[0][2]
+    assert "at least 8 microbatches for ranks=4; microbatches=6" in why
+    with pytest.raises(weft.FormatError, match="m = 3"):  # a name of the caller stays
+        weft.Table.parse("x", "m = 3")
+    assert weft.Table.named("VShaped").ranks == 2
 
 
 def test_docstrings():
