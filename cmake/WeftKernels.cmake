@@ -1,5 +1,5 @@
-# Kernels as text in a C file: a GPU's compiler gets them at run time. Those of the built-in
-# stages, src/device/cuda/kernels.cu, are in module device; the trainer has its own.
+# Kernels as text in a C file: a GPU's compiler gets them at run time. The built-in ones,
+# src/device/cuda/kernels.cu, are in module device; the trainer and bench/linear have their own.
 #
 # Included, it has a function that adds the step to the build. Run as a script, it is that step:
 #

@@ -23,6 +23,18 @@ file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.c)
 list(FILTER sources EXCLUDE REGEX "/main\\.c$")
 weft_program_library(weft_cli SOURCES ${sources} INCLUDES ${PROJECT_BINARY_DIR}/inc/cli)
 
+# Stages whose results are compared bit for bit on the host and on GPUs: for bench/ and tests, whose
+# fake driver is a shared library. No fused multiply-add on the host either.
+add_library(weft_linear_stage STATIC bench/linear/linear_stage.c bench/linear/linear_kernels.c)
+set_source_files_properties(bench/linear/linear_kernels.c PROPERTIES
+  COMPILE_OPTIONS -ffp-contract=off)
+set_target_properties(weft_linear_stage PROPERTIES POSITION_INDEPENDENT_CODE ON)
+weft_kernels_text(weft_linear_stage weft_linear_kernels_text bench/linear/linear_kernels.h
+  ${PROJECT_SOURCE_DIR}/bench/linear/linear_kernels.cu)
+target_include_directories(weft_linear_stage PRIVATE
+  ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/inc/bench)
+target_link_libraries(weft_linear_stage PRIVATE weft_flags)
+
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.c
   ${PROJECT_SOURCE_DIR}/bench/gpu/*.c)
 list(FILTER sources EXCLUDE REGEX "_main\\.c$")
@@ -47,7 +59,7 @@ endfunction()
 
 set(WEFT_PROGRAMS weft_command weft_bench)
 weft_program(weft_command weft src/cli/main.c weft_cli)
-weft_program(weft_bench weft-bench bench/bench_main.c weft_benchmarks weft_cli)
+weft_program(weft_bench weft-bench bench/bench_main.c weft_benchmarks weft_linear_stage weft_cli)
 if(WEFT_HAS_TRAINER)
   file(GLOB sources CONFIGURE_DEPENDS trainer/command/*.c trainer/bench/*.c)
   list(FILTER sources EXCLUDE REGEX "_main\\.c$")
@@ -55,7 +67,7 @@ if(WEFT_HAS_TRAINER)
     ${PROJECT_BINARY_DIR}/inc/trainer ${PROJECT_BINARY_DIR}/inc/cli ${PROJECT_BINARY_DIR}/inc/bench)
   target_link_libraries(weft_train_commands PRIVATE PkgConfig::OPENBLAS)
   weft_program(weft_train weft-train trainer/command/train_main.c
-    weft_train_commands weft_benchmarks weft_cli weft_gpt)
+    weft_train_commands weft_benchmarks weft_linear_stage weft_cli weft_gpt)
   target_include_directories(weft_train PRIVATE ${PROJECT_BINARY_DIR}/inc/trainer)
   list(APPEND WEFT_PROGRAMS weft_train)
 endif()

@@ -15,7 +15,7 @@ enum { WEFT_BENCH_GPU_MICROBATCHES_MAX = 256, WEFT_BENCH_GPU_STAGES_MAX = 128 };
 enum weft_bench_gpu_kind {
   WEFT_BENCH_GPU_NULL,
   WEFT_BENCH_GPU_TIMED,   /* one thread of the GPU spins */
-  WEFT_BENCH_GPU_LINEAR,  /* the built-in linear stage */
+  WEFT_BENCH_GPU_LINEAR,  /* of bench/linear */
   WEFT_BENCH_GPU_PRODUCTS /* bf16 products by cublasLt */
 };
 

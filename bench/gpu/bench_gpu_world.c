@@ -9,6 +9,7 @@
 
 #include "bench/bench_clock.h"
 #include "bench/gpu/bench_gpu.h"
+#include "bench/linear/linear_stage.h"
 
 enum { WARM_UP = 3, STEPS_MAX = 256, LINEAR_WIDTH = 24, LINEAR_ROWS = 3, LINEAR_STEPS = 4 };
 /* After the warm-up the free memory is asked for, which takes the driver longer than ranks wait
@@ -326,8 +327,8 @@ static enum weft_status make_stages(struct world *world, struct weft_error *erro
       timed->times[WEFT_OP_B] = 2 * at->stage_ns;
       world->bases[s] = &timed->stage;
     } else if (at->kind == WEFT_BENCH_GPU_LINEAR) {
-      WEFT_TRY(weft_linear_stage_init(&world->linear[s], device, LINEAR_WIDTH, LINEAR_WIDTH,
-                                      100 + s, error));
+      WEFT_TRY(weft_linear_stage_init(&world->linear[s], world->cuda, world->rank_of[s],
+                                      LINEAR_WIDTH, LINEAR_WIDTH, 100 + s, error));
       world->bases[s] = &world->linear[s].stage;
     } else if (at->kind == WEFT_BENCH_GPU_PRODUCTS) {
       WEFT_TRY(weft_bench_gpu_stage_create(world->plans, device, s, world->program->stage_count,

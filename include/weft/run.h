@@ -486,26 +486,6 @@ struct weft_cost_stage {
 };
 WEFT_API void weft_cost_stage_init(struct weft_cost_stage *stage, enum weft_cost_mode mode);
 
-/* y = x w', a matrix product without a library, for tests and examples; the loss of a stage
- * that is one is half the sum of squared differences to the target. Tensors are f32: inputs
- * [rows][in], outputs and targets [rows][out]. In a graph x is the sum of the inputs, in their
- * order, and all outputs are y. It has the same bits on every device. */
-struct weft_linear_stage {
-  struct weft_stage stage;
-  struct weft_device *device; /* of the pipeline */
-  uint64_t in, out;
-  float *weights, *grads; /* [out][in], on the device */
-};
-/* Weights are drawn from the seed. Allocates from the device. WEFT_ERR_MEMORY, WEFT_ERR_DEVICE. */
-WEFT_API enum weft_status weft_linear_stage_init(struct weft_linear_stage *stage,
-                                                 struct weft_device *device, uint64_t in,
-                                                 uint64_t out, uint64_t seed,
-                                                 struct weft_error *error);
-WEFT_API void weft_linear_stage_finish(struct weft_linear_stage *stage);
-/* Copies the weights or gradients to the host, [out][in]. After a step. */
-WEFT_API enum weft_status weft_linear_stage_read(const struct weft_linear_stage *stage, bool grads,
-                                                 float *host, struct weft_error *error);
-
 #ifdef __cplusplus
 }
 #endif

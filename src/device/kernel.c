@@ -21,9 +21,7 @@ static float float_of(uint32_t bits) {
 typedef uint64_t weft_count;
 #define WEFT_KERNEL(name, ...) static void name##_thread(weft_count weft_thread, __VA_ARGS__)
 #define WEFT_THREAD weft_thread
-#define WEFT_MULTIPLY(a, b) ((a) * (b))
 #define WEFT_ADD(a, b) ((a) + (b))
-#define WEFT_MULTIPLY_F64(a, b) ((a) * (b))
 #define WEFT_ADD_F64(a, b) ((a) + (b))
 #define WEFT_BITS(number) bits_of(number)
 #define WEFT_FLOAT(bits) float_of(bits)
@@ -43,19 +41,8 @@ typedef uint64_t weft_count;
       name##_thread(thread, __VA_ARGS__);                       \
     }                                                           \
   }
-#define LINEAR(name)                                                              \
-  HOST(name, ADDRESS(float, 0), ADDRESS(const float, 1), ADDRESS(const float, 2), \
-       NUMBER(uint64_t, 3), NUMBER(uint64_t, 4), NUMBER(uint64_t, 5))
 #define SUM(name, type) HOST(name, ADDRESS(type, 0), ADDRESS(const type, 1), NUMBER(uint64_t, 2))
 
-LINEAR(linear_forward)
-LINEAR(linear_backward_input)
-LINEAR(linear_backward_weight)
-HOST(square_loss, ADDRESS(double, 0), ADDRESS(const float, 1), ADDRESS(const float, 2),
-     NUMBER(uint64_t, 3))
-HOST(subtract, ADDRESS(float, 0), ADDRESS(const float, 1), ADDRESS(const float, 2),
-     NUMBER(uint64_t, 3))
-HOST(scale, ADDRESS(float, 0), NUMBER(double, 1), NUMBER(uint64_t, 2))
 SUM(add, float)
 SUM(add_f64, double)
 SUM(add_f16, uint16_t)
@@ -67,30 +54,16 @@ HOST(spin, NUMBER(uint64_t, 0))
 
 /* ---- The table ---- */
 
-#define WRITES WEFT_PARAMETER_WRITES
-#define READS WEFT_PARAMETER_READS
-#define UPDATES WEFT_PARAMETER_UPDATES
-#define U64 WEFT_PARAMETER_U64
-#define F64 WEFT_PARAMETER_F64
-
-#define KERNEL(name, count, ...) \
-  { "weft_" #name, count, {__VA_ARGS__}, name }
+#define KERNEL(name) \
+  { "weft_" #name, name }
 static const struct weft_kernel kernels[WEFT_KERNELS] = {
-    [WEFT_KERNEL_LINEAR_FORWARD] = KERNEL(linear_forward, 6, WRITES, READS, READS, U64, U64, U64),
-    [WEFT_KERNEL_LINEAR_BACKWARD_INPUT] =
-        KERNEL(linear_backward_input, 6, WRITES, READS, READS, U64, U64, U64),
-    [WEFT_KERNEL_LINEAR_BACKWARD_WEIGHT] =
-        KERNEL(linear_backward_weight, 6, UPDATES, READS, READS, U64, U64, U64),
-    [WEFT_KERNEL_SQUARE_LOSS] = KERNEL(square_loss, 4, UPDATES, READS, READS, U64),
-    [WEFT_KERNEL_SUBTRACT] = KERNEL(subtract, 4, WRITES, READS, READS, U64),
-    [WEFT_KERNEL_SCALE] = KERNEL(scale, 3, UPDATES, F64, U64),
-    [WEFT_KERNEL_ADD] = KERNEL(add, 3, UPDATES, READS, U64),
-    [WEFT_KERNEL_ADD_F64] = KERNEL(add_f64, 3, UPDATES, READS, U64),
-    [WEFT_KERNEL_ADD_F16] = KERNEL(add_f16, 3, UPDATES, READS, U64),
-    [WEFT_KERNEL_ADD_BF16] = KERNEL(add_bf16, 3, UPDATES, READS, U64),
-    [WEFT_KERNEL_ADD_MEMBERS] = KERNEL(add_members, 7, WRITES, READS, READS, U64, U64, U64, U64),
-    [WEFT_KERNEL_NOTE] = KERNEL(note, 3, WRITES, U64, WRITES),
-    [WEFT_KERNEL_SPIN] = KERNEL(spin, 1, U64),
+    [WEFT_KERNEL_ADD] = KERNEL(add),
+    [WEFT_KERNEL_ADD_F64] = KERNEL(add_f64),
+    [WEFT_KERNEL_ADD_F16] = KERNEL(add_f16),
+    [WEFT_KERNEL_ADD_BF16] = KERNEL(add_bf16),
+    [WEFT_KERNEL_ADD_MEMBERS] = KERNEL(add_members),
+    [WEFT_KERNEL_NOTE] = KERNEL(note),
+    [WEFT_KERNEL_SPIN] = KERNEL(spin),
 };
 
 const struct weft_kernel *weft_kernel_at(uint32_t k) {

@@ -1,46 +1,21 @@
-/* Kernels of the built-in stages, written once and run on every device. The source is
+/* The built-in kernels: sums, notes and waiting, written once and run on every device. The source is
  * cuda/kernels.cu: a GPU compiles it when it is first used, the host compiles it as C, where a
- * loop takes the place of the grid. Their sums have one order and no fused multiply-add, so they
- * give the same bits everywhere. */
+ * loop takes the place of the grid. Sums have one order, so they have the same bits everywhere. */
 #ifndef DEVICE_KERNEL_H
 #define DEVICE_KERNEL_H
 
 #include <weft/device.h>
 
-enum { WEFT_KERNEL_PARAMETERS_MAX = 8, WEFT_KERNEL_BLOCK = 128 };
-
-/* One parameter of a kernel: how it travels. */
-enum weft_parameter_kind {
-  WEFT_PARAMETER_WRITES,  /* address of memory that it writes */
-  WEFT_PARAMETER_READS,   /* address of memory that it reads */
-  WEFT_PARAMETER_UPDATES, /* both */
-  WEFT_PARAMETER_U64,
-  WEFT_PARAMETER_F64
-};
+enum { WEFT_KERNEL_BLOCK = 128 };
 
 struct weft_kernel {
   const char *name; /* in kernels.cu */
-  uint32_t parameter_count;
-  enum weft_parameter_kind kinds[WEFT_KERNEL_PARAMETERS_MAX];
   /* All its threads, one after the other; parameters[k] points to the k-th one. */
   void (*host)(void *const *parameters, uint64_t threads);
 };
 
-/* What each computes, and its parameters in order. */
+/* What each computes, and its parameters in order; numbers are u64. */
 enum weft_kernel_id {
-  /* y[r][o] = sum over i of x[r][i] w[o][i]; a thread per element of y. y, x, w, rows, in, out. */
-  WEFT_KERNEL_LINEAR_FORWARD,
-  /* dx[r][i] = sum over o of dy[r][o] w[o][i]. dx, dy, w, rows, in, out. */
-  WEFT_KERNEL_LINEAR_BACKWARD_INPUT,
-  /* dw[o][i] += dy[r][o] x[r][i], r ascending. dw, dy, x, rows, in, out. */
-  WEFT_KERNEL_LINEAR_BACKWARD_WEIGHT,
-  /* *loss += the sum over k of (y[k] - target[k])^2 / 2; one thread. loss (f64), y, target,
-   * count. */
-  WEFT_KERNEL_SQUARE_LOSS,
-  /* d[k] = y[k] - target[k]. d, y, target, count. */
-  WEFT_KERNEL_SUBTRACT,
-  /* x[k] *= factor. x, factor (f64), count. */
-  WEFT_KERNEL_SCALE,
   /* x[k] += y[k], in f32 and f64, and in f16 and bf16, which are added in f32 and rounded to
    * nearest even. x, y, count. */
   WEFT_KERNEL_ADD,

@@ -84,13 +84,17 @@ static void note_line(void *context, const char *line) {
   (void)snprintf(job->log + used, sizeof job->log - used, "%s\n", line);
 }
 
+/* Of a rank, among those that the GPUs were opened for. */
+static uint32_t number_of(const struct cuda_job *job, uint32_t rank) {
+  return job->communicator != NULL ? 0 : rank;
+}
+
 /* NULL: it is on the host, or another process's. */
 static struct weft_device *device_of(const struct cuda_job *job, uint32_t rank) {
-  if (job->communicator != NULL) {
-    return rank == job->own_rank ? weft_cuda_device(job->cuda, 0) : NULL;
-  }
-  return job->cuda != NULL && (job->host_ranks >> rank & 1) == 0 ? weft_cuda_device(job->cuda, rank)
-                                                                 : NULL;
+  const bool is_here = job->communicator != NULL
+                           ? rank == job->own_rank
+                           : job->cuda != NULL && (job->host_ranks >> rank & 1) == 0;
+  return is_here ? weft_cuda_device(job->cuda, number_of(job, rank)) : NULL;
 }
 
 /* ---- Stages on the host: the driver sees what they do to pinned memory ---- */
@@ -348,9 +352,10 @@ static enum weft_status run_world(struct cuda_job *job, struct weft_error *error
   struct weft_comm *comm;
   options.rank_count = job->ranks;
   for (uint32_t s = 0; s < job->stage_count; s++) {
-    struct weft_device *device = device_of(job, job->rank_of[s]);
-    WEFT_TRY(
-        weft_linear_stage_init(&job->stages[s], device, CUDA_WIDTH, CUDA_WIDTH, 100 + s, error));
+    const uint32_t rank = job->rank_of[s];
+    struct weft_cuda *cuda = device_of(job, rank) != NULL ? job->cuda : NULL;
+    WEFT_TRY(weft_linear_stage_init(&job->stages[s], cuda, number_of(job, rank), CUDA_WIDTH,
+                                    CUDA_WIDTH, 100 + s, error));
     look_at_host_stage(job, s);
   }
   if (job->with_stages != NULL) {

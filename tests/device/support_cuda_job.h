@@ -11,6 +11,7 @@
 #include <weft/source.h>
 
 #include "../device/fake_cuda/fake_cuda.h"
+#include "bench/linear/linear_stage.h"
 
 enum {
   CUDA_WIDTH = 6,

@@ -72,7 +72,7 @@ static inline void begin(struct fake_cuda_options options) {
   fake_cuda_register(&own_kernels[0]);
   fake_cuda_register(&own_kernels[1]);
   OK(cuda->cuLibraryLoadData(&library, "code", NULL, NULL, 0, NULL, NULL, 0));
-  OK(cuda->cuLibraryGetKernel(&scale, library, "weft_scale"));
+  OK(cuda->cuLibraryGetKernel(&scale, library, "weft_linear_scale"));
   OK(cuda->cuLibraryGetKernel(&spin, library, "weft_spin"));
   OK(cuda->cuLibraryGetKernel(&add_one, library, "add_one"));
   OK(cuda->cuLibraryGetKernel(&await, library, "await"));

@@ -346,7 +346,7 @@ static void test_a_kernel_that_never_ends(void **state) {
   begin((struct fake_cuda_options){.seed = 7});
   const CUdeviceptr data = allocate(BYTES);
   CUstream a = create_stream();
-  fake_cuda_hang("weft_scale", 2);
+  fake_cuda_hang("weft_linear_scale", 2);
   launch_scale(a, data, 2, COUNT);
   launch_scale(a, data, 2, COUNT);
   for (unsigned k = 0; k < 100; k++) {
@@ -429,7 +429,7 @@ static void test_failures_at_a_call(void **state) {
   fake_cuda_fail("cuLaunchKernel", 2, 0, false);
   launch_scale(a, data, 2, 100);
   assert_int_equal(launch(scale, a, &data, &data, &data), 719);
-  fake_cuda_crash("weft_scale", 2, 0);
+  fake_cuda_crash("weft_linear_scale", 2, 0);
   launch_scale(a, data, 2, 100);
   assert_int_equal(cuda->cuStreamSynchronize(a), 719);
   assert_int_equal(cuda->cuMemAlloc(&more, 8), 719);

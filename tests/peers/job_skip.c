@@ -12,6 +12,8 @@
 #include <weft/source.h>
 #include <weft/support.h>
 
+#include "bench/linear/linear_stage.h"
+
 enum { STAGES = 3, MICROBATCHES = 4, ROWS = 3, WIDTH = 5, BATCH = MICROBATCHES * ROWS };
 
 struct job {
@@ -47,7 +49,7 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
   const struct weft_boundary boundary = {.tensor_count = 1, .tensors = {{"x", shape, true}}};
   struct weft_linear_stage linear;
   struct weft_stage *stages[STAGES] = {NULL};
-  WEFT_TRY(weft_linear_stage_init(&linear, NULL, WIDTH, WIDTH, own + 1, error));
+  WEFT_TRY(weft_linear_stage_init(&linear, NULL, 0, WIDTH, WIDTH, own + 1, error));
   stages[own] = &linear.stage;
   struct weft_pipeline_options options = weft_pipeline_options_default();
   options.source = weft_source_fixed, options.source_context = &job->source;

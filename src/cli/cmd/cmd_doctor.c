@@ -73,7 +73,7 @@ static void add_cuda(struct weft_text *text) {
     weft_text_addf(text, "NVRTC %d.%d", driver.nvrtc_version / 1000,
                    driver.nvrtc_version % 1000 / 10);
   } else {
-    weft_text_add(text, "no NVRTC, which the built-in stages need");
+    weft_text_add(text, "no NVRTC, which the built-in kernels need");
   }
   add_libraries(text);
   if (weft_cuda_cache_check(&error) < 0) {

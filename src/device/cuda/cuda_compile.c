@@ -101,10 +101,10 @@ int weft_cuda_compiler_version(void) {
 /* Hopper's own instructions, wgmma among them, are only in the target of that one capability. */
 static const char *target_suffix(uint32_t capability) { return capability == 90 ? "a" : ""; }
 
-static void name_code(const char *source, bool exact, uint32_t capability, char *out) {
-  (void)snprintf(out, CACHE_NAME_SIZE, "kernels-%016" PRIx64 "-%d-sm%" PRIu32 "%s%s",
+static void name_code(const char *source, uint32_t capability, char *out) {
+  (void)snprintf(out, CACHE_NAME_SIZE, "kernels-%016" PRIx64 "-%d-sm%" PRIu32 "%s",
                  weft_checksum(source, (uint64_t)strlen(source)), nvrtc.version, capability,
-                 target_suffix(capability), exact ? "" : "-fused");
+                 target_suffix(capability));
 }
 
 /* ---- The user's cache ----
@@ -300,13 +300,13 @@ static enum weft_status fail_compile(const struct weft_allocator *allocator, nvr
 }
 
 static enum weft_status compile_program(const struct weft_allocator *allocator,
-                                        nvrtcProgram program, bool exact, uint32_t capability,
-                                        char **code, size_t *size, struct weft_error *error) {
+                                        nvrtcProgram program, uint32_t capability, char **code,
+                                        size_t *size, struct weft_error *error) {
   char architecture[32];
   (void)snprintf(architecture, sizeof architecture, "-arch=sm_%" PRIu32 "%s", capability,
                  target_suffix(capability));
-  const char *const options[] = {architecture, exact ? "-fmad=false" : "-fmad=true"};
-  if (nvrtc.nvrtcCompileProgram(program, 2, options) != 0 ||
+  const char *const options[] = {architecture};
+  if (nvrtc.nvrtcCompileProgram(program, 1, options) != 0 ||
       nvrtc.nvrtcGetCUBINSize(program, size) != 0 || *size == 0) {
     return fail_compile(allocator, program, capability, error);
   }
@@ -346,7 +346,7 @@ static enum weft_status load_code(const struct weft_cuda_api *cuda, const char *
 
 /* From the cache, or compiled and kept there. The caller frees *code, which has *size bytes. */
 static enum weft_status find_code(const struct weft_allocator *allocator, const char *source,
-                                  bool exact, uint32_t capability, char **code, size_t *size,
+                                  uint32_t capability, char **code, size_t *size,
                                   struct weft_error *error) {
   char name[CACHE_NAME_SIZE];
   nvrtcProgram program;
@@ -356,7 +356,7 @@ static enum weft_status find_code(const struct weft_allocator *allocator, const 
                      "LD_LIBRARY_PATH name its folder",
                      "there is no libnvrtc here, which compiles the kernels");
   }
-  name_code(source, exact, capability, name);
+  name_code(source, capability, name);
   if (read_cache(allocator, name, code, size)) {
     return WEFT_OK;
   }
@@ -364,7 +364,7 @@ static enum weft_status find_code(const struct weft_allocator *allocator, const 
     return weft_fail_memory(error, strlen(source));
   }
   const enum weft_status status =
-      compile_program(allocator, program, exact, capability, code, size, error);
+      compile_program(allocator, program, capability, code, size, error);
   (void)nvrtc.nvrtcDestroyProgram(&program);
   if (status == WEFT_OK) {
     write_cache(name, *code, *size);
@@ -380,7 +380,7 @@ enum weft_status weft_cuda_load_kernels(const struct weft_cuda_api *cuda,
   assert(kernels->source != NULL && kernels->names != NULL && *library == NULL);
   char *code = NULL;
   size_t size = 0;
-  WEFT_TRY(find_code(allocator, kernels->source, kernels->exact, capability, &code, &size, error));
+  WEFT_TRY(find_code(allocator, kernels->source, capability, &code, &size, error));
   const enum weft_status status = load_code(cuda, code, library, error);
   weft_array_free(allocator, code, size, 1);
   WEFT_TRY(status);

@@ -19,7 +19,6 @@ struct weft_cuda_kernel_set {
   const char *const *names; /* [count] */
   CUfunction *functions;    /* [count] */
   uint32_t count;
-  bool exact; /* without fused multiply-add */
 };
 
 /* Compiles kernels for GPUs of a capability (90 for 9.0), loads them into the current context and

@@ -68,7 +68,7 @@ static enum weft_status load_built_in(const struct weft_cuda *cuda, struct weft_
                                       struct weft_error *error) {
   const char *names[WEFT_CUDA_KERNELS_MAX];
   struct weft_cuda_kernel_set set = {
-      .source = weft_cuda_kernels_text, .names = names, .functions = gpu->kernels, .exact = true};
+      .source = weft_cuda_kernels_text, .names = names, .functions = gpu->kernels};
   for (const struct weft_kernel *kernel; (kernel = weft_kernel_at(set.count)) != NULL;) {
     assert(set.count < WEFT_CUDA_KERNELS_MAX);
     names[set.count++] = kernel->name;

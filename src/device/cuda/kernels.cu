@@ -1,13 +1,10 @@
-/* The kernels of the built-in stages: device/kernel.h says what each computes. This file is CUDA
- * for the GPU and C for the host (device/kernel.c), which defines WEFT_KERNEL and the functions
- * that CUDA has. No kernel shares memory between threads, so the order of threads does not
- * matter. */
+/* The built-in kernels: device/kernel.h says what each computes. This file is CUDA for the GPU and C
+ * for the host (device/kernel.c), which defines WEFT_KERNEL and the functions that CUDA has. No
+ * kernel shares memory between threads, so the order of threads does not matter. */
 #ifdef __CUDACC__
 #define WEFT_KERNEL(name, ...) extern "C" __global__ void weft_##name(__VA_ARGS__)
 #define WEFT_THREAD (blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x)
-#define WEFT_MULTIPLY(a, b) __fmul_rn((a), (b))
 #define WEFT_ADD(a, b) __fadd_rn((a), (b))
-#define WEFT_MULTIPLY_F64(a, b) __dmul_rn((a), (b))
 #define WEFT_ADD_F64(a, b) __dadd_rn((a), (b))
 #define WEFT_BITS(number) __float_as_uint(number)
 #define WEFT_FLOAT(bits) __uint_as_float(bits)
@@ -20,74 +17,6 @@ static __device__ weft_count WEFT_CLOCK(void) {
   return now;
 }
 #endif
-
-WEFT_KERNEL(linear_forward, float *y, const float *x, const float *w,
-            weft_count rows, weft_count in, weft_count out) {
-  const weft_count k = WEFT_THREAD;
-  if (k >= rows * out) {
-    return;
-  }
-  const weft_count r = k / out, o = k % out;
-  float sum = 0;
-  for (weft_count i = 0; i < in; i++) {
-    sum = WEFT_ADD(sum, WEFT_MULTIPLY(x[r * in + i], w[o * in + i]));
-  }
-  y[k] = sum;
-}
-
-WEFT_KERNEL(linear_backward_input, float *dx, const float *dy, const float *w,
-            weft_count rows, weft_count in, weft_count out) {
-  const weft_count k = WEFT_THREAD;
-  if (k >= rows * in) {
-    return;
-  }
-  const weft_count r = k / in, i = k % in;
-  float sum = 0;
-  for (weft_count o = 0; o < out; o++) {
-    sum = WEFT_ADD(sum, WEFT_MULTIPLY(dy[r * out + o], w[o * in + i]));
-  }
-  dx[k] = sum;
-}
-
-WEFT_KERNEL(linear_backward_weight, float *dw, const float *dy, const float *x,
-            weft_count rows, weft_count in, weft_count out) {
-  const weft_count k = WEFT_THREAD;
-  if (k >= out * in) {
-    return;
-  }
-  const weft_count o = k / in, i = k % in;
-  float sum = dw[k];
-  for (weft_count r = 0; r < rows; r++) {
-    sum = WEFT_ADD(sum, WEFT_MULTIPLY(dy[r * out + o], x[r * in + i]));
-  }
-  dw[k] = sum;
-}
-
-WEFT_KERNEL(square_loss, double *loss, const float *y, const float *target, weft_count count) {
-  if (WEFT_THREAD > 0) {
-    return;
-  }
-  double sum = *loss;
-  for (weft_count k = 0; k < count; k++) {
-    const double d = (double)y[k] - (double)target[k];
-    sum = WEFT_ADD_F64(sum, WEFT_MULTIPLY_F64(0.5, WEFT_MULTIPLY_F64(d, d)));
-  }
-  *loss = sum;
-}
-
-WEFT_KERNEL(subtract, float *d, const float *y, const float *target, weft_count count) {
-  const weft_count k = WEFT_THREAD;
-  if (k < count) {
-    d[k] = WEFT_ADD(y[k], -target[k]);
-  }
-}
-
-WEFT_KERNEL(scale, float *x, double factor, weft_count count) {
-  const weft_count k = WEFT_THREAD;
-  if (k < count) {
-    x[k] = WEFT_MULTIPLY(x[k], (float)factor);
-  }
-}
 
 WEFT_KERNEL(add, float *x, const float *y, weft_count count) {
   const weft_count k = WEFT_THREAD;

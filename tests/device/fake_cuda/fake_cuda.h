@@ -164,7 +164,7 @@ FAKE_CUDA_API int fake_cuda_current_device(void);
 /* Whether what is launched on the stream becomes part of a graph. */
 FAKE_CUDA_API bool fake_cuda_is_capturing(void *stream);
 
-/* The built-in stages' kernels are known. A test adds its own, to be found in any library. */
+/* The built-in kernels, the linear stage's and the trainer's are known. A test adds its own, to be found in any library. */
 enum { FAKE_CUDA_PARAMETERS_MAX = 12 };
 
 struct fake_cuda_access {

@@ -1,10 +1,11 @@
-/* Libraries and kernels. A kernel is found by its name, whatever the code: the built-in stages'
- * kernels run their host functions, a test's own are registered. */
+/* Libraries and kernels. A kernel is found by its name, whatever the code: the built-in kernels and
+ * the linear stage's run their host functions, a test's own are registered. */
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/linear/linear_kernels.h"
 #include "device/kernel.h"
 #include "fake_driver.h"
 #include "fake_gpt_kernels.h"
@@ -36,7 +37,7 @@ void fake_kernels_forget(void) {
   }
 }
 
-/* ---- What the built-in kernels access: device/kernel.h ---- */
+/* ---- What they access: device/kernel.h, bench/linear/linear_kernels.h ---- */
 
 static uint32_t list(struct fake_cuda_access *out, const uint64_t *values, const uint64_t *bytes,
                      uint32_t count, bool updates) {
@@ -117,60 +118,55 @@ static uint64_t note_time_ns(const uint64_t *v) {
 
 static uint64_t spin_time_ns(const uint64_t *v) { return v[0]; }
 
-static const struct {
-  const char *name;
-  uint32_t (*accesses)(const uint64_t *values, struct fake_cuda_access *out);
-} known[] = {{"weft_linear_forward", linear_forward},
-             {"weft_linear_backward_input", linear_backward_input},
-             {"weft_linear_backward_weight", linear_backward_weight},
-             {"weft_square_loss", square_loss},
-             {"weft_subtract", subtract},
-             {"weft_scale", scale},
-             {"weft_add", add_f32},
-             {"weft_add_f64", add_f64},
-             {"weft_add_f16", add_16_bits},
-             {"weft_add_bf16", add_16_bits},
-             {"weft_add_members", add_members},
-             {"weft_note", note},
-             {"weft_spin", spin}};
+/* Parameters that are addresses come first, but for weft_note's. */
+enum { FIRST = 1, FIRST_TWO = 3, FIRST_THREE = 7, FIRST_AND_THIRD = 5 };
 
-/* Each built-in kernel with a host function and a list of accesses; weft_spin has the virtual
- * clock instead, and weft_note is atomic. */
-static void add_builtin_kernels(void) {
-  static struct fake_cuda_kernel builtin[sizeof known / sizeof known[0]];
+/* Each runs its host function, but weft_spin, which has the virtual clock instead, and weft_note,
+ * which is atomic. */
+static struct fake_cuda_kernel builtin[] = {
+    {"weft_add", 3, FIRST_TWO, .accesses = add_f32},
+    {"weft_add_f64", 3, FIRST_TWO, .accesses = add_f64},
+    {"weft_add_f16", 3, FIRST_TWO, .accesses = add_16_bits},
+    {"weft_add_bf16", 3, FIRST_TWO, .accesses = add_16_bits},
+    {"weft_add_members", 7, FIRST_THREE, .accesses = add_members},
+    {"weft_note", 3, FIRST_AND_THIRD, .run = run_note, .accesses = note, .time_ns = note_time_ns,
+     .tells_host = true},
+    {"weft_spin", 1, .accesses = spin, .time_ns = spin_time_ns},
+};
+static struct fake_cuda_kernel linear[WEFT_LINEAR_KERNELS] = {
+    [WEFT_LINEAR_FORWARD] = {NULL, 6, FIRST_THREE, .accesses = linear_forward},
+    [WEFT_LINEAR_BACKWARD_INPUT] = {NULL, 6, FIRST_THREE, .accesses = linear_backward_input},
+    [WEFT_LINEAR_BACKWARD_WEIGHT] = {NULL, 6, FIRST_THREE, .accesses = linear_backward_weight},
+    [WEFT_LINEAR_SQUARE_LOSS] = {NULL, 4, FIRST_THREE, .accesses = square_loss},
+    [WEFT_LINEAR_SUBTRACT] = {NULL, 4, FIRST_THREE, .accesses = subtract},
+    [WEFT_LINEAR_SCALE] = {NULL, 3, FIRST, .accesses = scale},
+    [WEFT_LINEAR_ADD] = {NULL, 3, FIRST_TWO, .accesses = add_f32},
+};
+
+static void add_kernels(void) {
   const struct weft_kernel *of;
-  uint32_t count = 0;
   for (uint32_t k = 0; (of = weft_kernel_at(k)) != NULL; k++) {
     uint32_t at = 0;
-    char name[100];
-    (void)snprintf(name, sizeof name, "%s%s", strncmp(of->name, "weft_", 5) == 0 ? "" : "weft_",
-                   of->name);
-    while (strcmp(known[at].name, name) != 0) {
+    while (strcmp(builtin[at].name, of->name) != 0) {
       at++;
-      if (at == sizeof known / sizeof known[0]) {
-        (void)fprintf(stderr, "fake CUDA: no accesses of the kernel %s: add them in %s\n", name,
+      if (at == sizeof builtin / sizeof builtin[0]) {
+        (void)fprintf(stderr, "fake CUDA: no accesses of the kernel %s: add them in %s\n", of->name,
                       __FILE__);
         abort();
       }
     }
-    struct fake_cuda_kernel *kernel = &builtin[count++];
-    *kernel = (struct fake_cuda_kernel){.name = known[at].name,
-                                        .parameter_count = of->parameter_count,
-                                        .run = of->host,
-                                        .accesses = known[at].accesses};
-    for (uint32_t p = 0; p < of->parameter_count; p++) {
-      kernel->addresses |= (uint32_t)(of->kinds[p] <= WEFT_PARAMETER_UPDATES) << p;
+    if (builtin[at].time_ns == NULL) {
+      builtin[at].run = of->host;
     }
-    if (strcmp(name, "weft_spin") == 0) {
-      kernel->run = NULL;
-      kernel->time_ns = spin_time_ns;
-    }
-    if (strcmp(name, "weft_note") == 0) {
-      kernel->run = run_note;
-      kernel->time_ns = note_time_ns;
-      kernel->tells_host = true;
-    }
-    add_kernel(kernel);
+    add_kernel(&builtin[at]);
+  }
+  for (uint32_t k = 0; k < WEFT_LINEAR_KERNELS; k++) {
+    linear[k].name = weft_linear_kernel_names[k];
+    linear[k].run = weft_linear_kernel_hosts[k];
+    add_kernel(&linear[k]);
+  }
+  for (uint32_t k = 0; fake_gpt_kernel_at(k) != NULL; k++) {
+    add_kernel(fake_gpt_kernel_at(k));
   }
 }
 
@@ -279,10 +275,7 @@ static CUresult library_unload(CUlibrary library) {
 static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name) {
   static bool begun;
   if (!begun) {
-    add_builtin_kernels();
-    for (uint32_t k = 0; fake_gpt_kernel_at(k) != NULL; k++) {
-      add_kernel(fake_gpt_kernel_at(k));
-    }
+    add_kernels();
     begun = true;
   }
   if (!fake_object_is(library, FAKE_LIBRARY)) {

@@ -1,14 +1,17 @@
-/* The linear stage: see weft/run.h. It keeps nothing of its own between forward and backward: the
+/* The linear stage: see linear_stage.h. It keeps nothing of its own between forward and backward: the
  * input stays where it is until the last backward, and the gradient between I and W. In a graph it
  * adds its inputs up in the memory of the first, and its output gradients likewise: nobody else
  * reads what a stage has received. */
+#include "bench/linear/linear_stage.h"
+
 #include <assert.h>
 #include <inttypes.h>
 
-#include <weft/run.h>
 #include <weft/support.h>
 
-#include "device/kernel.h"
+#include "bench/linear/linear_kernels.h"
+
+enum { BLOCK = 128 };
 
 static struct weft_linear_stage *linear_of(struct weft_stage *stage) {
   return (struct weft_linear_stage *)stage;
@@ -31,16 +34,36 @@ static enum weft_status fail_shape(const struct weft_stage_call *call, const cha
                    call->stage, what, columns);
 }
 
+/* With at least one thread: on the call's stream, or complete at return on the host. */
+static enum weft_status launch(const struct weft_linear_stage *linear,
+                               const struct weft_stage_call *call,
+                               enum weft_linear_kernel_id kernel, uint64_t threads,
+                               void *const *parameters, struct weft_error *error) {
+  if (threads == 0) {
+    return WEFT_OK;
+  }
+  if (linear->kernels == NULL) {
+    weft_linear_kernel_hosts[kernel](parameters, threads);
+    return WEFT_OK;
+  }
+  const uint64_t block = threads < BLOCK ? threads : BLOCK, grid = (threads + block - 1) / block;
+  assert(grid <= INT32_MAX);
+  const struct weft_cuda_launch how = {.kernel = kernel,
+                                       .blocks = {(uint32_t)grid},
+                                       .threads = {(uint32_t)block},
+                                       .parameters = parameters};
+  return weft_cuda_launch(linear->kernels, &how, call->stream, error);
+}
+
 /* One of the three products: a matrix is written, two are read. */
 static enum weft_status multiply(const struct weft_linear_stage *linear,
-                                 const struct weft_stage_call *call, enum weft_kernel_id kernel,
-                                 uint64_t threads, void *to, const void *a, const void *b,
-                                 uint64_t rows, struct weft_error *error) {
+                                 const struct weft_stage_call *call,
+                                 enum weft_linear_kernel_id kernel, uint64_t threads, void *to,
+                                 const void *a, const void *b, uint64_t rows,
+                                 struct weft_error *error) {
   uint64_t in = linear->in, out = linear->out;
   void *const parameters[] = {&to, &a, &b, &rows, &in, &out};
-  return threads > 0
-             ? weft_kernel_launch(linear->device, kernel, threads, parameters, call->stream, error)
-             : WEFT_OK;
+  return launch(linear, call, kernel, threads, parameters, error);
 }
 
 /* ---- Several edges ---- */
@@ -69,10 +92,7 @@ static enum weft_status add_up(const struct weft_linear_stage *linear,
     void *to = (*sum)->items[0].data;
     const void *more = tensors[k].items[0].data;
     void *const parameters[] = {&to, &more, &numbers};
-    if (numbers > 0) {
-      WEFT_TRY(weft_kernel_launch(linear->device, WEFT_KERNEL_ADD, numbers, parameters,
-                                  call->stream, error));
-    }
+    WEFT_TRY(launch(linear, call, WEFT_LINEAR_ADD, numbers, parameters, error));
   }
   return *sum != NULL ? WEFT_OK : fail_shape(call, what, columns, error);
 }
@@ -120,7 +140,7 @@ static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call
     }
   }
   call->outputs->items[0].shape.dims[0] = rows;
-  WEFT_TRY(multiply(linear, call, WEFT_KERNEL_LINEAR_FORWARD, rows * linear->out,
+  WEFT_TRY(multiply(linear, call, WEFT_LINEAR_FORWARD, rows * linear->out,
                     call->outputs->items[0].data, x->items[0].data, linear->weights, rows, error));
   return copy_to_others(call, call->outputs, call->output_count, call->outputs, error);
 }
@@ -139,8 +159,8 @@ static enum weft_status backward_input(struct weft_stage *stage, struct weft_sta
   if (dx->count == 0) {
     return WEFT_OK; /* nobody needs it */
   }
-  WEFT_TRY(multiply(linear, call, WEFT_KERNEL_LINEAR_BACKWARD_INPUT, rows * linear->in,
-                    dx->items[0].data, dy->items[0].data, linear->weights, rows, error));
+  WEFT_TRY(multiply(linear, call, WEFT_LINEAR_BACKWARD_INPUT, rows * linear->in, dx->items[0].data,
+                    dy->items[0].data, linear->weights, rows, error));
   return copy_to_others(call, call->input_grads, call->input_count, dx, error);
 }
 
@@ -152,7 +172,7 @@ static enum weft_status backward_weight(struct weft_stage *stage, struct weft_st
   if (rows == UINT64_MAX) {
     return fail_shape(call, "output gradients", linear->out, error);
   }
-  return multiply(linear, call, WEFT_KERNEL_LINEAR_BACKWARD_WEIGHT, linear->out * linear->in,
+  return multiply(linear, call, WEFT_LINEAR_BACKWARD_WEIGHT, linear->out * linear->in,
                   linear->grads, dy->items[0].data, call->inputs->items[0].data, rows, error);
 }
 
@@ -167,18 +187,13 @@ static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *c
   double *sum = call->loss;
   const void *y = call->outputs->items[0].data, *target = call->targets->items[0].data;
   void *const parameters[] = {&sum, &y, &target, &count};
-  if (count == 0) {
-    return WEFT_OK;
-  }
-  WEFT_TRY(weft_kernel_launch(linear->device, WEFT_KERNEL_SQUARE_LOSS, 1, parameters, call->stream,
-                              error));
+  WEFT_TRY(launch(linear, call, WEFT_LINEAR_SQUARE_LOSS, count > 0, parameters, error));
   if (call->output_grads->count == 0) {
     return WEFT_OK;
   }
   void *difference = call->output_grads->items[0].data;
   void *const subtract[] = {&difference, &y, &target, &count};
-  return weft_kernel_launch(linear->device, WEFT_KERNEL_SUBTRACT, count, subtract, call->stream,
-                            error);
+  return launch(linear, call, WEFT_LINEAR_SUBTRACT, count, subtract, error);
 }
 
 static enum weft_status zero_grad(struct weft_stage *stage, struct weft_stage_call *call,
@@ -195,8 +210,7 @@ static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_
   void *grads = linear->grads;
   double scale = call->grad_scale;
   void *const parameters[] = {&grads, &scale, &count};
-  return weft_kernel_launch(linear->device, WEFT_KERNEL_SCALE, count, parameters, call->stream,
-                            error);
+  return launch(linear, call, WEFT_LINEAR_SCALE, count, parameters, error);
 }
 
 /* ---- Making it ---- */
@@ -219,8 +233,22 @@ static enum weft_status draw_weights(const struct weft_linear_stage *stage, uint
   return status;
 }
 
-enum weft_status weft_linear_stage_init(struct weft_linear_stage *stage, struct weft_device *device,
-                                        uint64_t in, uint64_t out, uint64_t seed,
+static enum weft_status fill(struct weft_linear_stage *stage, struct weft_cuda *cuda, uint32_t rank,
+                             uint64_t seed, struct weft_error *error) {
+  const uint64_t bytes = stage->in * stage->out * sizeof(float);
+  if (cuda != NULL) {
+    WEFT_TRY(weft_cuda_kernels_load(cuda, rank, weft_linear_kernels_text, weft_linear_kernel_names,
+                                    WEFT_LINEAR_KERNELS, &stage->kernels, error));
+  }
+  stage->weights = weft_device_allocate(stage->device, NULL, bytes);
+  stage->grads = weft_device_allocate(stage->device, NULL, bytes);
+  return stage->weights != NULL && stage->grads != NULL
+             ? draw_weights(stage, seed, error)
+             : weft_device_fail_allocation(stage->device, bytes, error);
+}
+
+enum weft_status weft_linear_stage_init(struct weft_linear_stage *stage, struct weft_cuda *cuda,
+                                        uint32_t rank, uint64_t in, uint64_t out, uint64_t seed,
                                         struct weft_error *error) {
   static const struct weft_stage_ops ops = {
       .name = "linear",
@@ -233,22 +261,12 @@ enum weft_status weft_linear_stage_init(struct weft_linear_stage *stage, struct 
       .zero_grad = zero_grad,
       .scale_grads = scale_grads,
   };
-  WEFT_NEED(stage, error);
-  uint64_t count, bytes;
-  if (in == 0 || out == 0 || !weft_multiply(in, out, &count) ||
-      !weft_multiply(count, sizeof(float), &bytes)) {
-    return weft_fail(error, WEFT_ERR_USAGE, "both are at least 1",
-                     "a linear stage with %" PRIu64 " inputs and %" PRIu64 " outputs", in, out);
-  }
-  *stage =
-      (struct weft_linear_stage){.stage = {.ops = &ops}, .device = device, .in = in, .out = out};
-  stage->weights = weft_device_allocate(device, NULL, bytes);
-  stage->grads = weft_device_allocate(device, NULL, bytes);
-  if (stage->weights == NULL || stage->grads == NULL) {
-    weft_linear_stage_finish(stage);
-    return weft_device_fail_allocation(device, bytes, error);
-  }
-  const enum weft_status status = draw_weights(stage, seed, error);
+  assert(stage != NULL && in > 0 && out > 0);
+  *stage = (struct weft_linear_stage){.stage = {.ops = &ops},
+                                      .device = cuda != NULL ? weft_cuda_device(cuda, rank) : NULL,
+                                      .in = in,
+                                      .out = out};
+  const enum weft_status status = fill(stage, cuda, rank, seed, error);
   if (status < 0) {
     weft_linear_stage_finish(stage);
   }
@@ -259,16 +277,14 @@ void weft_linear_stage_finish(struct weft_linear_stage *stage) {
   const uint64_t bytes = stage->in * stage->out * sizeof(float);
   weft_device_free(stage->device, NULL, stage->weights, bytes);
   weft_device_free(stage->device, NULL, stage->grads, bytes);
+  weft_cuda_kernels_unload(stage->kernels);
   stage->weights = stage->grads = NULL;
+  stage->kernels = NULL;
 }
 
-// NOLINTBEGIN(readability-non-const-parameter): weft_copy() writes it
 enum weft_status weft_linear_stage_read(const struct weft_linear_stage *stage, bool grads,
                                         float *host, struct weft_error *error) {
-  assert(stage != NULL);
-  // NOLINTEND(readability-non-const-parameter)
-  WEFT_NEED(stage, error);
-  WEFT_NEED(host, error);
+  assert(stage != NULL && host != NULL);
   return weft_copy_bytes(host, NULL, grads ? stage->grads : stage->weights, stage->device,
                          stage->in * stage->out * sizeof *host, NULL, error);
 }
