@@ -38,7 +38,9 @@ enum weft_status weft_memory_model_init(struct weft_memory_model *model, struct 
   return weft_arena_status(arena, error);
 }
 
-void weft_rank_memory_init(struct weft_rank_memory *memory, struct weft_memory_change *changes) {
+/* No memory is in use. `changes` is the model's, and may serve one rank after the other; NULL:
+ * parameters and gradients have no sizes. */
+static void init_rank_memory(struct weft_rank_memory *memory, struct weft_memory_change *changes) {
   *memory = (struct weft_rank_memory){.next_at = INT64_MAX, .changes = changes};
 }
 
@@ -106,7 +108,7 @@ void weft_rank_records_init(struct weft_rank_record *records, const struct weft_
                             const struct weft_memory_model *model, const uint32_t *rank_of) {
   assert(records != NULL && rank_of != NULL && model->costs->stage_count > 0);
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    weft_rank_memory_init(&records[r].memory, model->changes);
+    init_rank_memory(&records[r].memory, model->changes);
   }
   if (model->changes == NULL) {
     return;
@@ -158,7 +160,7 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
   costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &view);
   struct curve curve = {.points = points, .room = room, .unit = simulation->ticks_per_unit};
   struct weft_rank_memory memory;
-  weft_rank_memory_init(&memory, NULL); /* parameters and gradients are not in it */
+  init_rank_memory(&memory, NULL); /* parameters and gradients are not in it */
   const bool trains = weft_program_has(program, WEFT_OPS_BACKWARD);
   for (uint64_t e = simulation->event_begin[rank]; e < simulation->event_begin[rank + 1];) {
     /* An overlap's parts begin together, then end together. */

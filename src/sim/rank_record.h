@@ -39,10 +39,6 @@ struct weft_rank_memory {
   size_t end;
 };
 
-/* No memory is in use. `changes` is the model's, and may serve one rank after the other; NULL:
- * parameters and gradients have no sizes. */
-void weft_rank_memory_init(struct weft_rank_memory *memory, struct weft_memory_change *changes);
-
 /* The first backward of a stage begins. Times never descend, here and below. */
 void weft_rank_memory_first_backward(struct weft_rank_memory *memory,
                                      const struct weft_stage_costs *costs, int64_t at);

@@ -75,8 +75,11 @@ static bool make_table(struct weft_windows *windows, enum weft_line_detail detai
   return true;
 }
 
-bool weft_windows_init(struct weft_windows *windows, const struct weft_problem *problem,
-                       enum weft_line_detail detail, uint64_t work, struct weft_arena *arena) {
+/* In this detail, or less when the tables would be too large for the work; WEFT_LINE_FLOW: in this
+ * one. They live in the arena, which is empty before. False when out of memory, or when the tables are
+ * still too large. */
+static bool init_windows(struct weft_windows *windows, const struct weft_problem *problem,
+                         enum weft_line_detail detail, uint64_t work, struct weft_arena *arena) {
   assert(windows != NULL && problem != NULL);
   *windows = (struct weft_windows){.problem = problem, .work_left = work};
   if (!make_table(windows, detail, work / problem->rank_count / 4, arena) ||
@@ -126,7 +129,8 @@ static uint32_t op_of(const struct weft_state_table *table, uint32_t local_stage
   return direction == WEFT_DIRECTION_FORWARD ? n : table->line - 1 - n;
 }
 
-bool weft_windows_fill(struct weft_windows *windows, uint32_t rank) {
+/* Fills the table of a rank from its windows. False when it has no feasible path. */
+static bool fill_table(struct weft_windows *windows, uint32_t rank) {
   assert(rank < windows->problem->rank_count);
   const struct weft_problem *problem = windows->problem;
   struct weft_state_table *table = &windows->table;
@@ -238,7 +242,7 @@ static void read_table(struct weft_windows *windows, uint32_t s, unsigned direct
 static bool narrow(struct weft_windows *windows, uint32_t rank) {
   const struct weft_problem *problem = windows->problem;
   windows->changed[rank] = false;
-  const bool done = weft_windows_fill(windows, rank);
+  const bool done = fill_table(windows, rank);
   const uint64_t work = windows->table.visited + weft_state_table_size(&windows->table, rank) / 16;
   windows->work_left -= work < windows->work_left ? work : windows->work_left;
   if (windows->table.cancelled) {
@@ -280,8 +284,9 @@ static void open_windows(struct weft_windows *windows, int64_t target) {
   }
 }
 
-/* Sweeps the ranks in both directions as long as windows change. */
-bool weft_windows_refute(struct weft_windows *windows, int64_t target) {
+/* Sweeps the ranks in both directions as long as windows change. True when no order has an objective
+ * of `target` or less. Else the windows are as narrow as propagation makes them within the work. */
+static bool refute(struct weft_windows *windows, int64_t target) {
   assert(windows->stages != NULL);
   const uint32_t count = windows->problem->rank_count;
   open_windows(windows, target);
@@ -312,7 +317,7 @@ bool weft_windows_refute(struct weft_windows *windows, int64_t target) {
 static bool refute_in_part(struct weft_windows *windows, int64_t target) {
   const uint64_t rest = windows->work_left / 2;
   windows->work_left -= rest;
-  const bool refuted = weft_windows_refute(windows, target);
+  const bool refuted = refute(windows, target);
   windows->work_left += rest;
   return refuted;
 }
@@ -357,7 +362,7 @@ int64_t weft_chain_sharpen(const struct weft_problem *problem, int64_t bound, in
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(details) && bound < value; n++) {
     WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
     struct weft_windows windows;
-    if (weft_windows_init(&windows, problem, details[n], part, &arena)) {
+    if (init_windows(&windows, problem, details[n], part, &arena)) {
       bound = sharpen_with(&windows, bound, value);
       *work += part - windows.work_left;
     }
@@ -372,7 +377,7 @@ bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *proble
                      struct weft_arena *arena) {
   assert(guide != NULL && problem != NULL);
   *guide = (struct weft_guide){.problem = problem};
-  if (!weft_windows_init(&guide->windows, problem, WEFT_LINE_WEIGHTS, work, arena) ||
+  if (!init_windows(&guide->windows, problem, WEFT_LINE_WEIGHTS, work, arena) ||
       !WEFT_ALLOCATE(arena, guide->kept, problem->rank_count)) {
     return false;
   }
@@ -387,11 +392,11 @@ bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *proble
 enum weft_guide_result weft_guide_aim(struct weft_guide *guide, int64_t target) {
   assert(guide->problem != NULL && guide->kept != NULL);
   struct weft_windows *windows = &guide->windows;
-  if (weft_windows_refute(windows, target)) {
+  if (refute(windows, target)) {
     return WEFT_GUIDE_REFUTED;
   }
   for (uint32_t r = 0; r < guide->problem->rank_count && windows->work_left > 0; r++) {
-    const bool done = weft_windows_fill(windows, r);
+    const bool done = fill_table(windows, r);
     guide->filled += windows->table.visited;
     if (windows->table.cancelled) {
       windows->work_left = 0;

@@ -25,19 +25,6 @@ struct weft_windows {
   uint64_t work_left; /* entries of tables that may still be visited */
 };
 
-/* In this detail, or less when the tables would be too large for the work; WEFT_LINE_FLOW: in this
- * one. They live in the arena, which is empty before. False when out of memory, or when the tables are
- * still too large. */
-bool weft_windows_init(struct weft_windows *windows, const struct weft_problem *problem,
-                       enum weft_line_detail detail, uint64_t work, struct weft_arena *arena);
-
-/* True when no order has an objective of `target` or less. Else the windows are as narrow as
- * propagation makes them within the work. */
-bool weft_windows_refute(struct weft_windows *windows, int64_t target);
-
-/* Fills the table of a rank from its windows. False when it has no feasible path. */
-bool weft_windows_fill(struct weft_windows *windows, uint32_t rank);
-
 /* ---- A guide for constructors: how late a rank may be in a state and still end in time ---- */
 
 struct weft_guide {

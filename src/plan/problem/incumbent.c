@@ -16,8 +16,8 @@ enum weft_status weft_order_init(struct weft_order *order, const struct weft_pro
   return weft_arena_status(arena, error);
 }
 
-void weft_order_copy(const struct weft_problem *problem, struct weft_order *to,
-                     const struct weft_order *from) {
+static void copy_order(const struct weft_problem *problem, struct weft_order *to,
+                       const struct weft_order *from) {
   assert(to->ops != NULL && from->ops != NULL);
   memcpy(to->ops, from->ops, weft_problem_op_count(problem) * sizeof *to->ops);
   memcpy(to->whole, from->whole, flag_count(problem));
@@ -50,7 +50,7 @@ void weft_incumbent_offer(struct weft_incumbent *incumbent, const struct weft_or
                           int64_t value, int64_t span_sum) {
   if (weft_incumbent_is_beaten(incumbent, value, span_sum)) {
     assert(value >= incumbent->bound);
-    weft_order_copy(incumbent->problem, &incumbent->best, order);
+    copy_order(incumbent->problem, &incumbent->best, order);
     incumbent->value = value;
     incumbent->span_sum = span_sum;
     incumbent->name = NULL;

@@ -24,8 +24,6 @@ struct weft_incumbent {
 /* Arrays for an order; they live in the arena. WEFT_ERR_MEMORY. */
 enum weft_status weft_order_init(struct weft_order *order, const struct weft_problem *problem,
                                  struct weft_arena *arena, struct weft_error *error);
-void weft_order_copy(const struct weft_problem *problem, struct weft_order *to,
-                     const struct weft_order *from);
 
 /* Without an order. WEFT_ERR_MEMORY. */
 enum weft_status weft_incumbent_init(struct weft_incumbent *incumbent,
