@@ -15,7 +15,7 @@ from ._kineto import collect, costs_of, warn_of_host
 from ._library import integer
 from ._plan import Plan, plan
 from ._program import Program
-from ._trace import actions_of
+from ._trace import processes_of
 
 Step = Callable[[Any], object]
 
@@ -85,13 +85,14 @@ def profile_program(
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
         recorded.export_chrome_trace(path)
-        actions = actions_of(path)
+        actions = [process.actions() for process in processes_of(path)]
     gathered = gather(stages[0], (actions, dict(saved)))
     sizes: dict[int, int] = {}
     for _, found in gathered:
         sizes.update(found)
     activations = [sizes.get(stage) for stage in range(program.stages)]
-    costs = costs_of(collect(entry for entry, _ in gathered), program, unit, activations)
+    ran = (process for processes, _ in gathered for process in processes)
+    costs = costs_of(collect(ran), program, unit, activations)
     if stages[0].group_rank == 0:  # all ranks have the same costs
         warn_of_host(costs, program, 4)
     return costs

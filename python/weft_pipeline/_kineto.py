@@ -1,4 +1,4 @@
-"""Costs and timelines from Kineto traces: what the profiler of PyTorch saw of a pipeline.
+"""Costs and timelines from traces: what the profiler of PyTorch, or another, saw of a pipeline.
 
 _trace.py reads the actions of a process. Here those of all processes become costs, a median for
 each stage and op, or the timeline of a step; and it is noticed when the host, not the work, decides
@@ -19,7 +19,7 @@ from ._errors import HostLimitWarning, UsageError
 from ._library import choice, integer, path_name
 from ._program import Action, Program, Table
 from ._simulation import Simulation, measured
-from ._trace import Ran, Span, Trace, actions_of
+from ._trace import Process, Ran, Ranges, Span, Trace, processes_of
 
 _OPS = ("F", "I", "W", "B")
 _COMPUTE = (*_OPS, "OVERLAP_F_B")
@@ -27,6 +27,8 @@ _RANGE = re.compile(r"PP:(\d+)([FIWB])(\d+)$")
 _OVERLAP = re.compile(r"PP:\((\d+)F(\d+);(\d+)B(\d+)\)OVERLAP_F_B$")
 _PER_UNIT = {"us": 1.0, "ms": 1e3, "s": 1e6}  # a trace has microseconds
 _TIMES = ("device", "host")
+_SUFFIXES = (".json", ".json.gz", ".sqlite")
+_NUMBER = re.compile(r"([0-9]+)")
 _CLOCKS_MAX = 1e15  # microseconds; a timeline counts nanoseconds in 62 bits
 # The host limits a step that takes so many times what is simulated, if a device that has nothing
 # to do for want of launches explains at least half of the difference.
@@ -134,18 +136,25 @@ def costs_from_kineto(
     unit: str = "ms",
     activation: Optional[float] = None,
     times: str = "device",
+    ranges: Optional[Ranges] = None,
 ) -> Costs:
     """Read F, I, W, B and the time of a transfer off Kineto traces of a run of `program`.
 
-    `traces` is a folder with the traces of all ranks (.json or .json.gz), or the traces: paths,
-    bytes, or parsed JSON. A time is the median over microbatches and steps of the device's span;
-    an action that launched nothing takes 0. Where a stage has only B, I and W are half of it each,
-    but on stage 0, where PyTorch's I does nothing, W is all of it; where it has only I and W, B is
-    their sum. An action of `program` that the traces do not have is an error.
+    `traces` is a folder with the traces of all ranks (.json, .json.gz, or .sqlite of Nsight
+    Systems), or the traces: paths, bytes, or parsed JSON. A time is the median over microbatches
+    and steps of the device's span; an action that launched nothing takes 0. Where a stage has only
+    B, I and W are half of it each, but on stage 0, where PyTorch's I does nothing, W is all of it;
+    where it has only I and W, B is their sum. An action of `program` that the traces do not have is
+    an error.
 
     `measured` of the costs says how long a step took, and whether the host limits it: then there
     is a HostLimitWarning too. With times="host" an action takes what its host takes to launch it
     and to post its communication, where that is longer than its kernels.
+
+    Ranges are PyTorch's (PP:2F0) or Megatron-LM's (forward_step and backward_step, also as
+    functions of Python in a trace with stacks). `ranges` says what others are: it takes a name and
+    gives "2F0", say, or the op alone, or None. Where only the op is known, the k-th of a rank is
+    the k-th in its row of `program`: give one trace for each rank of one pipeline, in order.
 
     Memory is not in the traces: `activation` is that of a stage and a microbatch.
     """
@@ -153,7 +162,7 @@ def costs_from_kineto(
         raise TypeError(f"program must be a Program or Table, not {type(program).__name__}")
     choice(unit, "unit", tuple(_PER_UNIT))
     by_host = choice(times, "times", _TIMES) == 1
-    actions = _collect(_list(traces))
+    actions = _collect(_list(traces), program, ranges)
     costs = costs_of(actions, program, unit, [activation] * program.stages)
     if by_host:
         slower = _costs(actions, program, unit, [activation] * program.stages, "host")
@@ -162,8 +171,41 @@ def costs_from_kineto(
     return costs
 
 
-def _collect(traces: list[Trace]) -> _Actions:
-    return collect(actions_of(trace, number) for number, trace in enumerate(traces))
+def _collect(traces: list[Trace], program: Program, ranges: Optional[Ranges]) -> _Actions:
+    if ranges is not None and not callable(ranges):
+        raise TypeError(f"ranges must be a function, not {type(ranges).__name__}")
+    ran: list[list[Ran]] = []
+    without: list[Process] = []
+    for number, trace in enumerate(traces):
+        for process in processes_of(trace, number, ranges):
+            if process.has_numbers:
+                ran.append(process.actions())
+            else:
+                without.append(process)
+    if without:
+        _number(without, program, bool(ran))
+        ran += [process.actions() for process in without]
+    return collect(ran)
+
+
+def _number(processes: list[Process], program: Program, is_mixed: bool) -> None:
+    """Give ranges that only tell their op the stages and microbatches of the ranks' rows."""
+    sources = {process.source for process in processes}
+    if is_mixed or len(sources) != len(processes) or len(processes) != program.ranks:
+        raise UsageError(
+            f"ranges like {processes[0].ranges[0].name} have no numbers, so which rank has them "
+            f"must be known: {len(processes)} processes have such ranges, in {len(sources)} "
+            f"traces, and the program has {program.ranks} ranks",
+            "give the traces of one pipeline, one for each of its ranks, in order",
+        )
+    if all(process.rank is not None for process in processes):  # of the job, in ascending order
+        processes.sort(key=lambda process: process.rank or 0)
+    for rank, process in enumerate(processes):
+        row: dict[str, list[str]] = {}
+        for cell in program[rank]:
+            for action in () if cell is None else cell.parts or (cell,):
+                row.setdefault(action.op, []).append(str(action))
+        process.number(row, rank)
 
 
 def costs_of(
@@ -208,7 +250,8 @@ def _costs(
         raise UsageError(
             "the traces have no range of an action (PP:0F0)",
             "profile a schedule of torch.distributed.pipelining with several stages on a rank, or "
-            "what weft_pipeline.torch.runtime() makes; GPipe and 1F1B write no such ranges",
+            "what weft_pipeline.torch.runtime() makes; GPipe and 1F1B write no such ranges; or "
+            "give ranges=, which says what your own ranges are",
         )
     beyond = max(stage for stage, _ in samples)
     if beyond >= program.stages:
@@ -289,19 +332,21 @@ def timeline_from_kineto(
     costs: Optional[CostsLike] = None,
     *,
     step: int = -1,
+    ranges: Optional[Ranges] = None,
 ) -> Simulation:
     """Make the measured timeline of a step of a run, with idle time by cause.
 
     It has the compute actions of `program` at the times of the traces, so it can be drawn and
     compared with a prediction: timeline.makespan and program.simulate(costs).makespan. `step`
-    counts the steps in the traces; -1 is the last. `costs` are those of costs_from_kineto().
+    counts the steps in the traces; -1 is the last. `costs` are those of costs_from_kineto(), as
+    are `traces` and `ranges`.
     """
     if not isinstance(program, Program):
         raise TypeError(f"program must be a Program or Table, not {type(program).__name__}")
     if costs is not None:
         costs = costs_given(costs)
     integer(step, "step", -(2**31), 2**31)
-    actions = _collect(_list(traces))
+    actions = _collect(_list(traces), program, ranges)
     if costs is None:
         costs = _costs(actions, program, "ms", [None] * program.stages, "device")
     if costs.unit not in _PER_UNIT:
@@ -351,9 +396,14 @@ def _list(traces: Union[Trace, Iterable[Trace]]) -> list[Trace]:
         folder = path_name(traces)
         if not os.path.isdir(folder):
             return [traces]
-        names = sorted(name for name in os.listdir(folder) if name.endswith((".json", ".json.gz")))
+        names = [name for name in os.listdir(folder) if name.endswith(_SUFFIXES)]
         if not names:
-            raise UsageError(f"{folder} has no .json or .json.gz", "give the folder of the traces")
+            raise UsageError(
+                f"{folder} has no .json, .json.gz or .sqlite", "give the folder of the traces"
+            )
+        names.sort(
+            key=lambda name: [int(part) if part.isdigit() else part for part in _NUMBER.split(name)]
+        )
         return [os.path.join(folder, name) for name in names]
     if isinstance(traces, (bytes, bytearray, Mapping)):
         return [traces]

@@ -8,6 +8,8 @@ import gzip
 import json
 import pickle
 import random
+import re
+import sqlite3
 import warnings
 from pathlib import Path
 
@@ -210,6 +212,227 @@ def test_not_host_limited(device):
     assert costs.measured.time == pytest.approx(table.lower().simulate(costs).span)
     if not device:
         assert weft_torch.costs_from_kineto(traces, table, times="host") == costs
+
+
+def of_megatron(trace, rank=None):
+    """The same as Megatron-LM's: functions of Python without numbers, and none for transfers."""
+    where = "megatron/core/pipeline_parallel/schedules.py"
+    events = []
+    for event in trace["traceEvents"]:
+        if event.get("cat") == "user_annotation":
+            if not re.match(r"PP:\d+[FB]\d", event["name"]):
+                continue
+            kind = "forward_step" if "F" in event["name"] else "backward_step"
+            events.append({**event, "cat": "python_function", "name": f"{where}(403): {kind}"})
+            if kind == "forward_step":  # it calls the model's function of the same name
+                events.append({**event, "cat": "python_function", "name": f"gpt.py(7): {kind}"})
+        else:
+            events.append(event)
+    info = {} if rank is None else {"distributedInfo": {"backend": "nccl", "rank": rank}}
+    return {"traceEvents": events, **info}
+
+
+def in_nsight(traces, path):
+    """An export of Nsight Systems with these traces, each a process."""
+    path.unlink(missing_ok=True)
+    base = sqlite3.connect(path)
+    base.executescript(
+        """
+        CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
+        CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT);
+        INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (1790000000123456789, '2026');
+        CREATE TABLE NVTX_EVENTS (start INT NOT NULL, end INT, eventType INT NOT NULL, text TEXT,
+            globalTid INT, textId INT);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT NOT NULL, end INT NOT NULL,
+            globalTid INT, correlationId INT, nameId INT NOT NULL);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT NOT NULL, end INT NOT NULL,
+            globalPid INT, correlationId INT, shortName INT NOT NULL);
+        """
+    )
+    texts = {}
+    for process, trace in enumerate(traces):
+        for event in trace["traceEvents"]:
+            if event.get("ph") != "X" or event["cat"] == "cpu_op":
+                continue
+            begin, end = (round(1000 * t) for t in (event["ts"], event["ts"] + event["dur"]))
+            number = texts.setdefault(event["name"], len(texts))
+            pid = (3 << 48) + ((4000 + process) << 24)
+            correlation = event["args"].get("correlation")
+            if event["cat"] == "user_annotation":
+                kind = "emit_nvtx() adds", f"{event['name']}, op_id = {number}"
+                row = (begin, end, 59, None, pid + 17, number)
+                if number % 2:
+                    row = (begin, end, 59, kind[1], pid + 17, None)
+                base.execute("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?)", row)
+            else:
+                table = "KERNEL" if event["cat"] == "kernel" else "RUNTIME"
+                row = (begin, end, pid + (18 if table == "RUNTIME" else 0), correlation, number)
+                base.execute(f"INSERT INTO CUPTI_ACTIVITY_KIND_{table} VALUES (?, ?, ?, ?, ?)", row)
+    row = (5, None, 59, "PP:0F0", (3 << 48) + 5, None)  # one that has not ended
+    base.execute("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?, ?, ?)", row)
+    base.executemany("INSERT INTO StringIds VALUES (?, ?)", ((k, t) for t, k in texts.items()))
+    base.commit()
+    base.close()
+    return path
+
+
+WHOLE = weft.Table.named("Interleaved1F1B", ranks=2, stages_per_rank=2, microbatches=4)
+UNEVEN = weft.Costs(f=[2, 3, 1, 4], b=[5, 4, 6, 3], hop=0.5)
+
+
+def test_ranges_of_megatron():
+    traces = traces_of(WHOLE, UNEVEN)
+    wanted = weft_torch.costs_from_kineto(traces, WHOLE)
+    for order in ((0, 1), (1, 0)):  # ranks of the job, say 2 and 6, are in ascending order
+        found = [of_megatron(traces[rank], 4 * rank + 2) for rank in order]
+        assert weft_torch.costs_from_kineto(found, WHOLE) == wanted
+    in_order = [of_megatron(trace) for trace in traces]
+    assert weft_torch.costs_from_kineto(in_order, WHOLE) == wanted
+    timeline = weft_torch.timeline_from_kineto(in_order, WHOLE, step=0)
+    assert timeline.ranks[0].busy == pytest.approx(4 * (2 + 1 + 5 + 6))
+    for wrong, words in (
+        (in_order[:1], "1 processes have such ranges, in 1 traces, and the program has 2 ranks"),
+        ([in_order[0], traces[1]], "no numbers"),
+        ([in_order[0], of_megatron({"traceEvents": traces[1]["traceEvents"][:150]})], "in a step"),
+    ):
+        with pytest.raises(weft.UsageError, match=words) as caught:
+            weft_torch.costs_from_kineto(wrong, WHOLE)
+        assert caught.value.hint
+    other = weft.Table.named("Interleaved1F1B", ranks=2, stages_per_rank=2, microbatches=6)
+    with pytest.raises(
+        weft.UsageError, match="8 ranges of B before step 1; rank 0 of the program has 12"
+    ):
+        weft_torch.costs_from_kineto(in_order, other)
+    split = weft.Table.named("InterleavedZeroBubble", ranks=2, stages_per_rank=2, microbatches=4)
+    with pytest.raises(weft.UsageError, match="ranges of B"):
+        weft_torch.costs_from_kineto(in_order, split)
+
+
+def test_ranges_of_ones_own():
+    traces = traces_of(WHOLE, UNEVEN)
+    wanted = weft_torch.costs_from_kineto(traces, WHOLE)
+
+    def renamed(change):
+        return [
+            {"traceEvents": [{**e, "name": change(e["name"])} for e in trace["traceEvents"]]}
+            for trace in traces
+        ]
+
+    mine = renamed(lambda name: re.sub(r"^PP:(\d+)([FB])(\d+)$", r"stage \1 \2 of \3", name))
+    with pytest.raises(weft.UsageError, match="no range of an action") as caught:
+        weft_torch.costs_from_kineto(mine, WHOLE)
+    assert "ranges=" in caught.value.hint
+
+    def action(name):
+        found = re.match(r"stage (\d+) ([FB]) of (\d+)$", name)
+        return found and "".join(found.groups())
+
+    assert weft_torch.costs_from_kineto(mine, WHOLE, ranges=action) == wanted
+    ops = renamed(lambda name: re.sub(r"^PP:\d+([FB])\d+$", r"\1", name))
+    names = {"F": "F", "B": "B"}
+    assert weft_torch.costs_from_kineto(ops, WHOLE, ranges=names.get) == wanted
+    assert weft_torch.timeline_from_kineto(ops, WHOLE, ranges=names.get).makespan > 0
+    for wrong in ("forward", "2X0", 3, ""):
+        with pytest.raises(weft.UsageError, match="ranges gives"):
+            weft_torch.costs_from_kineto(ops, WHOLE, ranges=lambda _, wrong=wrong: wrong)
+    with pytest.raises(TypeError):
+        weft_torch.costs_from_kineto(ops, WHOLE, ranges=names)
+    with pytest.raises(ZeroDivisionError):
+        weft_torch.costs_from_kineto(ops, WHOLE, ranges=lambda _: 1 / 0)
+
+
+def test_nsight(tmp_path):
+    traces = traces_of(WHOLE, UNEVEN)
+    wanted = weft_torch.costs_from_kineto(traces, WHOLE)
+    together = in_nsight(traces, tmp_path / "job.sqlite")  # nsys profile torchrun ...
+    apart = [
+        in_nsight([trace], tmp_path / f"rank{rank}.sqlite") for rank, trace in enumerate(traces)
+    ]
+    for given in (together, apart):
+        found = weft_torch.costs_from_kineto(given, WHOLE)
+        assert found == wanted and found.measured == wanted.measured
+    together.unlink()
+    assert weft_torch.costs_from_kineto(tmp_path, WHOLE) == wanted
+    same_clock = [trace_of(WHOLE.lower().simulate(UNEVEN), rank, 0, True) for rank in range(2)]
+    job = in_nsight(same_clock, tmp_path / "job.sqlite")
+    timeline = weft_torch.timeline_from_kineto(job, WHOLE)
+    assert timeline.makespan == pytest.approx(WHOLE.simulate(UNEVEN).makespan, abs=1e-3)
+
+    def steps(trace):  # a function of Megatron's that nvtx_decorator() makes a range
+        return {
+            "traceEvents": [
+                {**e, "cat": "user_annotation", "name": e["name"].replace("(403): ", ".")}
+                if e.get("cat") == "python_function"
+                else e
+                for e in of_megatron(trace)["traceEvents"]
+            ]
+        }
+
+    apart = [
+        in_nsight([steps(trace)], tmp_path / f"rank{rank}.sqlite")
+        for rank, trace in enumerate(traces)
+    ]
+    assert weft_torch.costs_from_kineto(apart, WHOLE) == wanted
+    with pytest.raises(weft.UsageError, match="2 processes have such ranges, in 1 traces"):
+        weft_torch.costs_from_kineto(in_nsight(map(steps, traces), together), WHOLE)
+
+
+def test_damaged_nsight(tmp_path):
+    path = tmp_path / "one.sqlite"
+    table = weft.Table.named("1F1B", ranks=1, microbatches=1)
+    in_nsight(traces_of(table, weft.Costs()), path)
+    plain = path.read_bytes()
+    for statement, words in (
+        ("DROP TABLE NVTX_EVENTS", "no table NVTX_EVENTS"),
+        ("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL", "no kernels"),
+        ("ALTER TABLE NVTX_EVENTS RENAME COLUMN globalTid TO thread", "can be read"),
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'", "lasts from 'soon'"),
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 1", "lasts from"),
+    ):
+        path.write_bytes(plain)
+        base = sqlite3.connect(path)
+        base.execute(statement)
+        base.commit()
+        base.close()
+        with pytest.raises(weft.FormatError, match=words) as caught:
+            weft_torch.costs_from_kineto(path, table)
+        assert caught.value.hint
+    chance = random.Random(37)
+    refused = 0
+    for _ in range(300):
+        data = bytearray(plain)
+        for _ in range(chance.randint(1, 40)):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        try:
+            weft_torch.costs_from_kineto(path, table)
+        except weft.Error:
+            refused += 1
+    assert 0 < refused < 300
+
+
+def test_ranks_that_are_threads():
+    """Pipeline's ranks, as profile_all_threads shows them: the threads of one process."""
+    traces = [
+        trace_of(WHOLE.lower(unshard=False, reduce_grad=False).simulate(UNEVEN), rank, 0, False)
+        for rank in range(2)
+    ]
+    wanted = weft_torch.costs_from_kineto(traces, WHOLE)
+    events = [
+        {**event, "tid": 100 + rank}
+        for rank, trace in enumerate(traces)
+        for event in trace["traceEvents"]
+    ]
+    assert weft_torch.costs_from_kineto({"traceEvents": events}, WHOLE) == wanted
+
+
+def test_order_of_files(tmp_path):
+    many = weft.Table.named("1F1B", ranks=11, microbatches=11)
+    costs = weft.Costs(f=range(1, 12), b=3)
+    for rank, trace in enumerate(traces_of(many, costs)):
+        (tmp_path / f"rank-{rank}.json").write_text(json.dumps(of_megatron(trace)))
+    found = weft_torch.costs_from_kineto(tmp_path, many).to_dict()["stages"]
+    assert [stage["f"] for stage in found] == pytest.approx(list(range(1, 12)))
 
 
 def test_files(tmp_path):

@@ -156,3 +156,21 @@ def test_schedules_by_their_classes():
         pipeline = pipeline_of(kind, 4)
         assert len(pipeline.step(*batch()).losses) == M
         assert pipeline.program == pipeline_of(kind.__name__, 4).program
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "InterleavedZeroBubble"])
+def test_costs_from_a_trace_of_a_pipeline(schedule, tmp_path):
+    pipeline = pipeline_of(schedule, 4)
+    pipeline.step(*batch())
+    with torch.profiler.profile(experimental_config=EVERYWHERE) as profile:
+        for _ in range(3):
+            pipeline.step(*batch())
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    costs = weft_torch.costs_from_kineto(tmp_path, pipeline.program)
+    stages = costs.to_dict()["stages"]
+    assert len(stages) == 4 and all(stage["f"] > 0 and stage["b"] > 0 for stage in stages)
+    timeline = weft_torch.timeline_from_kineto(tmp_path, pipeline.program, costs, step=1)
+    busy = [rank.busy for rank in timeline.ranks]
+    assert len(busy) == pipeline.program.ranks and all(
+        0 < time < timeline.makespan for time in busy
+    )
