@@ -24,10 +24,11 @@ from ._library import (
     integer,
     lib,
     numbers,
+    path_name,
     real,
 )
 from ._program import PLACEMENTS, Table, placement_number
-from ._simulation import Simulation
+from ._simulation import PICTURES, Simulation
 
 _OBJECTIVES = ("makespan", "span")
 
@@ -86,8 +87,8 @@ class Plan(NamedTuple):
         return self.simulate().to_dataframe()
 
     def save(self, path: Path) -> None:
-        """Write the table to a CSV file."""
-        self.table.save(path)
+        """Write the table to a CSV file, or the timeline to .svg, .html, .png or .pdf."""
+        (self.simulate() if path_name(path).endswith(PICTURES) else self.table).save(path)
 
     def _repr_svg_(self) -> Optional[str]:
         """Draw its timeline in a notebook."""

@@ -465,8 +465,12 @@ class Program(Immutable):
         return text_of(lib.weft_program_print, self._handle.pointer, fails=False)
 
     def save(self, path: Path) -> None:
-        """Write the CSV form to a file."""
-        write_file(path, str(self))
+        """Write the CSV form to a file; to .svg, .html, .png or .pdf its timeline, as simulate()
+        gives it without costs."""
+        if path_name(path).endswith(_simulation.PICTURES):
+            self.simulate().save(path)
+        else:
+            write_file(path, str(self))
 
     def grid(self) -> str:
         """Give PyTorch's text grid: a line for each step, a column for each rank."""

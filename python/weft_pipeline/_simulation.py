@@ -43,6 +43,7 @@ _EVENT = struct.Struct("=IIqq")  # struct weft_event
 _SVG_EVENTS_MAX = 20000  # in a notebook
 _FACTOR_MAX = 1e6
 _CAUSES = "idle_by_cause"
+PICTURES = (".svg", ".html", ".png", ".pdf")  # of a timeline, and nothing else
 
 
 class Event(NamedTuple):

@@ -50,6 +50,8 @@ setup() {
   grep -qx '  Programming Language :: Python :: 3.9' shown
   "$PYTHON" -c 'import importlib.metadata as m; print(m.metadata("weft-pipeline")["Keywords"])' |
     grep -q 'pipeline parallelism'
+  "$PYTHON" -c 'import importlib.metadata as m; print(*m.metadata("weft-pipeline").get_all("Provides-Extra"))' |
+    grep -qx 'numpy pandas plot torch'
 }
 
 @test "the command of the wheel runs without a library beside libc" {

@@ -221,6 +221,12 @@ def test_saves(tmp_path):
         assert (tmp_path / f"picture.{suffix}").stat().st_size > 100
     with pytest.raises(weft.UsageError):
         sim.save(tmp_path / "picture.gif")
+    plan = weft.plan(ranks=2, microbatches=4, costs={"f": 3}, threads=1, effort=0.05)
+    for thing, timeline in ((TABLE, TABLE.simulate()), (plan, plan.simulate())):
+        thing.save(tmp_path / "a.svg")
+        assert (tmp_path / "a.svg").read_text(encoding="utf-8") == timeline.to_svg()
+        thing.save(tmp_path / "a.txt")
+        assert weft.Table.load(tmp_path / "a.txt").ranks == timeline.program.ranks
 
 
 def test_explain():
