@@ -21,6 +21,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional, Union
 
+from ._data import dataframe, plain
 from ._errors import FileError, MissingError, UsageError
 from ._library import Immutable, Path, c, content, lib, path_name, read_file, set_once, text_of
 from ._program import Program
@@ -115,6 +116,15 @@ class Diagnosis(Immutable):
     def __repr__(self) -> str:
         """Give the verdict."""
         return f"<weft_pipeline.hang.Diagnosis: {self.message}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all of it as JSON has it."""
+        return {name: plain(getattr(self, name)) for name in self.__slots__ if name != "_text"}
+
+    def to_dataframe(self) -> Any:
+        """Give a pandas DataFrame with a row for each rank; collectives are in `ranks`."""
+        columns = [name for name in Rank._fields if name != "collectives"]
+        return dataframe(columns, ([getattr(k, name) for name in columns] for k in self.ranks))
 
 
 def _check_program(program: object) -> None:

@@ -7,10 +7,12 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import weft_pipeline as weft
+from weft_pipeline import hang
 
 TABLE = weft.Table.named("Interleaved1F1B", ranks=2, stages_per_rank=2, microbatches=4)
 COSTS = weft.Costs(f=[1, 2, 1, 2], b=3, hop=0.5, unit="ms")
@@ -20,7 +22,9 @@ WRONG = weft.Program.parse(
     "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"
 )
 PLAN = weft.plan(ranks=2, microbatches=4, memory=3, threads=1, effort=0.05)
+DUMPS = Path(__file__).parents[1] / "flight" / "dumps" / "sleeper"
 RESULTS = [
+    hang.from_flight_recorder(DUMPS, weft.Program.load(DUMPS / "program.csv")),
     TABLE,
     TABLE.lower(),
     TABLE.lower().explain(),
@@ -67,6 +71,8 @@ def test_dicts_have_the_figures():
     document = weft.compare(ranks=4, microbatches=6).to_dict()
     assert document["entries"][0]["name"] and "table" not in document["entries"][0]
     assert set(document["left_out"][0]) == {"name", "stages_per_rank", "why"}
+    document = RESULTS[0].to_dict()
+    assert document["culprit"] == 2 and document["ranks"][0]["file"] == "rank0.pkl"
     document = PLAN.to_dict()
     assert document["value"] == PLAN.value and document["costs"] == PLAN.costs.to_dict()
     assert weft.Table.from_rows(document["table"]["rows"]) == PLAN.table
