@@ -44,6 +44,8 @@ def plot(simulation: Simulation, ax: Any, name: str) -> Any:
     ticker = optional("matplotlib.ticker", "plot()")
     if ax is None:
         ax = optional("matplotlib.pyplot", "plot()").gca()
+    elif not hasattr(ax, "add_collection"):
+        raise TypeError(f"ax must be an axis of matplotlib, not {type(ax).__name__}")
     looks: dict[str, _Look] = {}
     numbers: list[tuple[float, float, str, str]] = []
     origin = min((event.begin for event in simulation), default=0.0)

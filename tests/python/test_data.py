@@ -175,6 +175,8 @@ def test_plot():
         forwards = [event for event in sim if event.action.op == "F" and event.end > event.begin]
         assert drawn["F forward"] == len(forwards)
         ax.figure.canvas.draw()
+    with pytest.raises(TypeError, match="ax must be an axis"):
+        SIM.plot(3)
     ax = Figure().add_subplot()
     SIM.plot(ax)
     assert ax.get_xlabel() == "time (ms)" and [text.get_text() for text in ax.texts].count("3") == 8
