@@ -78,8 +78,8 @@ static void sleep_until(struct weft_endpoint *endpoint, int64_t until) {
   pthread_mutex_unlock(&endpoint->lock);
 }
 
-static enum weft_status endpoint_wait(struct weft_transport *transport, int64_t until,
-                                      struct weft_error *error) {
+enum weft_status weft_endpoint_wait(struct weft_transport *transport, int64_t until,
+                                    struct weft_error *error) {
   struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
   (void)error;
   if (!nothing_happened(endpoint) || until <= 0) {
@@ -141,7 +141,7 @@ static const struct weft_transport_ops endpoint_ops = {
     .test = weft_endpoint_test,
     .cancel = weft_endpoint_cancel,
     .progress = endpoint_progress,
-    .wait = endpoint_wait,
+    .wait = weft_endpoint_wait,
     .now = endpoint_now,
     .exchange = weft_world_exchange,
     .exchanged = weft_world_exchanged,

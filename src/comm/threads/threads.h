@@ -101,7 +101,10 @@ struct weft_threads {
 /* Something happened for a rank: its wait() returns. Any thread. */
 void weft_endpoint_signal(struct weft_endpoint *endpoint);
 
-/* As the ops, in threads_transfer.c. */
+/* As the ops; wait() in threads.c, the others in threads_transfer.c. A transport that is made of
+ * this one calls them (docs/adding-a-transport.md). */
+enum weft_status weft_endpoint_wait(struct weft_transport *transport, int64_t until,
+                                    struct weft_error *error);
 enum weft_status weft_endpoint_open(struct weft_transport *transport,
                                     const struct weft_channel_end *ends, uint32_t count,
                                     struct weft_error *error);
