@@ -1,6 +1,7 @@
 """Tools of PyTorch around Pipeline's steps: the profiler, modes of dispatch, hooks."""
 
 import collections
+import importlib
 import inspect
 
 import pytest
@@ -174,3 +175,41 @@ def test_costs_from_a_trace_of_a_pipeline(schedule, tmp_path):
     assert len(busy) == pipeline.program.ranks and all(
         0 < time < timeline.makespan for time in busy
     )
+
+
+MEGATRON = """
+def forward_step(model, x):
+    return model(x)
+
+def backward_step(y):
+    y.square().sum().backward()
+
+def iteration(model, microbatches):  # of a pipeline with one rank: 1F1B
+    for x in microbatches:
+        backward_step(forward_step(model, x))
+"""
+
+
+def test_functions_in_a_trace_with_stacks(tmp_path, monkeypatch):
+    """What --pytorch-profiler-collect-callstack of Megatron-LM leaves of its own functions."""
+    folder = tmp_path / "megatron" / "core" / "pipeline_parallel"
+    folder.mkdir(parents=True)
+    (folder / "schedules.py").write_text(MEGATRON)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    iteration = importlib.import_module("megatron.core.pipeline_parallel.schedules").iteration
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    parts = torch.randn(M, 32, 64)
+    iteration(model, parts)
+    with torch.profiler.profile(with_stack=True) as profile:
+        for _ in range(2):
+            iteration(model, parts)
+    (tmp_path / "traces").mkdir()
+    profile.export_chrome_trace(str(tmp_path / "traces" / "rank-0.json.gz"))
+    table = weft.Table.named("1F1B", ranks=1, microbatches=M)
+    costs = weft_torch.costs_from_kineto(tmp_path / "traces", table)
+    (stage,) = costs.to_dict()["stages"]
+    assert 0 < stage["f"] < 1000 and 0 < stage["b"] < 1000
+    assert weft_torch.timeline_from_kineto(tmp_path / "traces", table, step=1).makespan > 0
+    with pytest.raises(weft.UsageError, match="in a step"):
+        other = weft.Table.named("1F1B", ranks=1, microbatches=M + 1)
+        weft_torch.costs_from_kineto(tmp_path / "traces", other)
