@@ -3,6 +3,7 @@
 pandas and matplotlib are optional: tests that need them are skipped where they are not.
 """
 
+import importlib
 import json
 import re
 import subprocess
@@ -177,6 +178,10 @@ def test_plot():
         ax.figure.canvas.draw()
     with pytest.raises(TypeError, match="ax must be an axis"):
         SIM.plot(3)
+    pyplot = importlib.import_module("matplotlib.pyplot")
+    pyplot.switch_backend("Agg")
+    assert SIM.plot() is pyplot.gca()  # the current axis
+    pyplot.close("all")
     ax = Figure().add_subplot()
     SIM.plot(ax)
     assert ax.get_xlabel() == "time (ms)" and [text.get_text() for text in ax.texts].count("3") == 8
