@@ -152,7 +152,7 @@ def main(words):
     )
 
     def our_step():
-        return pipeline.step(x if first else None, y if last else None).losses
+        return pipeline.step(*[x] * first, target=y if last else None).losses
 
     if transport == "mpi":
         launch.world()

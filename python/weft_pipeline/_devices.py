@@ -17,7 +17,6 @@ from typing import Any, Callable, Optional, Union
 from ._errors import UnavailableError, UsageError
 from ._library import Handle, c, call, lib
 from ._program import Program
-from ._tensors import Views, tensor_at
 
 
 class Host:
@@ -29,15 +28,13 @@ class Host:
     def __init__(self, torch: Any) -> None:
         """Make it."""
         self.torch_device = torch.device("cpu")
-        self.view = Views(torch, self.torch_device)
 
     def begin(self) -> None:
         """Begin a step."""
 
-    @staticmethod
-    def put_loss(address: int, loss: Any) -> None:
-        """Write the loss of a microbatch."""
-        ctypes.c_double.from_address(address).value = loss.item()
+    def take(self, x: Any) -> Any:
+        """Take a tensor that another rank has made."""
+        return x.to(self.torch_device)
 
 
 class Gpu:
@@ -50,8 +47,6 @@ class Gpu:
         self.torch = torch
         self.number = index
         self.torch_device = torch.device("cuda", index)
-        self.view = Views(torch, self.torch_device)
-        self.losses: dict[int, Any] = {}
         self.streams: dict[int, Any] = {}
         self.begun: Any = None  # event: what the caller had enqueued when the step began
         self.in_step: set[int] = set()  # streams that wait for it
@@ -75,16 +70,11 @@ class Gpu:
             self.in_step.add(handle)
         self.torch.cuda.set_stream(stream)
 
-    def put_loss(self, address: int, loss: Any) -> None:
-        """Enqueue writing the loss into memory of the host that the GPU can access.
-
-        By a kernel, whatever its type: a copy would need to know whose memory that is.
-        """
-        into = self.losses.get(address)
-        if into is None:
-            into = tensor_at(self.torch, address, c.WEFT_F64, [], self.torch_device)
-            self.losses[address] = into
-        self.torch.mul(loss.detach().reshape(()), 1, out=into)
+    def take(self, x: Any) -> Any:
+        """Take a tensor that another rank has made: its memory is not free before this is done."""
+        if x.is_cuda:
+            x.record_stream(self.torch.cuda.current_stream(x.device))
+        return x.to(self.torch_device, non_blocking=True)
 
 
 RankDevice = Union[Host, Gpu]

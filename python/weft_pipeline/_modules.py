@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, Optional
 
-from ._errors import Error, StageError, UsageError
+from ._errors import StageError, UsageError
 from ._library import c
 from ._program import Program
 from ._tensors import are_equal
@@ -175,138 +174,26 @@ def check_unchanged(torch: Any, buffers: list[Shared], before: list[tuple[int, A
         )
 
 
-def parts_of(batch: Any, count: int) -> list[Any]:
-    """Split a batch into microbatches, each of which counts its own changes."""
-    return [part.data for part in batch.tensor_split(count)]
-
-
-def check_batches(batches: dict[int, list[Any]]) -> None:
+def check_batches(torch: Any, batches: dict[int, list[Any]]) -> None:
     """Refuse a batch of several stages that one of them changes."""
-    memory = [parts[0].untyped_storage()._cdata for parts in batches.values()]
-    for (k, parts), mine in zip(batches.items(), memory):
-        is_changed = any(not part.is_inference() and part._version for part in parts)
-        if is_changed and memory.count(mine) > 1:
+    takers: dict[int, set[int]] = {}
+    changers: dict[int, int] = {}
+    leaves = import_module("torch.utils._pytree").tree_leaves
+    for k, parts in batches.items():
+        for x in leaves(parts):
+            if isinstance(x, torch.Tensor) and x.layout is torch.strided:
+                memory = x.untyped_storage()._cdata
+                takers.setdefault(memory, set()).add(k)
+                if not x.is_inference() and x._version:
+                    changers[memory] = k
+    for memory, k in changers.items():
+        if len(takers[memory]) > 1:
             raise UsageError(
                 f"stage {k} changes x in place, and another stage takes it, too: ranks do so in "
                 f"any order",
                 "inplace=False in its first layer, or give each stage a tensor of its own: "
-                "step((x, x.clone()), target)",
+                "step((x, x.clone()), target=target)",
             )
-
-
-# ---- The run that finds shapes ----
-
-
-@functools.cache
-def _mode(torch: Any) -> Any:
-    """The mode of the run: what follows from inputs and weights has no data, all else has.
-
-    So what a module computes once and keeps is right wherever it keeps it: not in the copy alone,
-    but in functools.lru_cache(), a class or a global, where others find it later. Random numbers
-    have no data, as drawing them would change the generator.
-    """
-    fakes = import_module("torch._subclasses.fake_tensor")
-    leaves = import_module("torch.utils._pytree").tree_leaves
-
-    class Mode(fakes.FakeTensorMode):  # type: ignore[misc, name-defined]
-        supports_higher_order_operators = True  # those of a FakeTensorMode are found by tensors
-        is_inside = False  # an operation that is made of others
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            if not isinstance(func, torch._ops.OpOverload):
-                return func(*args, **kwargs)
-            draws = torch.Tag.nondeterministic_seeded in func.tags
-            tensors = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-            if self.is_inside or draws or any(isinstance(x, fakes.FakeTensor) for x in tensors):
-                before, self.is_inside = self.is_inside, True
-                try:
-                    return super().__torch_dispatch__(func, types, args, kwargs)
-                finally:
-                    self.is_inside = before
-            return func(*args, **kwargs)
-
-    return Mode
-
-
-class Twin(NamedTuple):
-    """A copy of a module for the run that finds shapes."""
-
-    module: Any
-    mode: Any
-
-    def empty(self, torch: Any, dims: Any, dtype: Any, device: Any) -> Any:
-        """Make an input, as a stage gets it: not a leaf, so it may be changed in place here."""
-        x = self.mode.from_tensor(torch.empty(dims, dtype=dtype, device=device))
-        return x.requires_grad_().clone() if dtype.is_floating_point else x
-
-
-def _copy_of(torch: Any, module: Any, mode: Any) -> Any:
-    """A copy whose weights have no data."""
-
-    class Copies(import_module("torch.overrides").TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if func is torch.Tensor.__deepcopy__ and args[0].requires_grad:  # of a weight, maybe
-                tensor, memo = args
-                if id(tensor) not in memo:
-                    memo[id(tensor)] = mode.from_tensor(tensor, static_shapes=True)
-                return memo[id(tensor)]
-            return func(*args, **(kwargs or {}))
-
-    weights = {id(w): mode.from_tensor(w, static_shapes=True) for w in module.parameters()}
-    with torch.random.fork_rng(devices=[]), Copies():
-        return copy.deepcopy(module, weights)
-
-
-@contextlib.contextmanager
-def without_data(torch: Any, k: int, module: Any) -> Iterator[Twin]:
-    """Give a copy of a module whose weights have no data, in a mode that makes none of them.
-
-    The module itself stays as it is: counters, buffers, caches. Random numbers are not drawn.
-    """
-    fakes = import_module("torch._subclasses.fake_tensor")
-    mode = _mode(torch)(allow_non_fake_inputs=True)
-    name = type(module).__name__
-    try:
-        twin = Twin(_copy_of(torch, module, mode), mode)
-    except Exception as error:
-        raise UsageError(
-            f"stage {k} ({name}) cannot be copied, and its shapes are found by a run of a copy: "
-            f"{_words(error)}",
-            "keep what cannot be copied (a lock, a file, a process group) out of the module, or "
-            "give it a __deepcopy__()",
-        ) from error
-    with contextlib.ExitStack() as modes:
-        if "torch._dynamo" in sys.modules:  # compile what runs, not the copy
-            modes.enter_context(torch.compiler.set_stance("force_eager"))
-        for context in (torch.enable_grad(), torch.random.fork_rng(devices=[]), mode):
-            modes.enter_context(context)
-        try:
-            yield twin
-        except Error:
-            raise
-        except fakes.DataDependentOutputException as error:
-            raise UsageError(
-                f"stage {k} ({name}) reads the value of a tensor in its forward ({error.func}: an "
-                f"`if` on a tensor, .item(), float()); Pipeline finds shapes by a run without data",
-                "choose by torch.where() or a mask",
-            ) from error
-        except fakes.DynamicOutputShapeException as error:
-            raise UsageError(
-                f"stage {k} ({name}) makes a tensor whose shape depends on values ({error.func}); "
-                f"Pipeline finds shapes by a run without data",
-                "keep shapes fixed: a mask instead of a selection, a capacity for each expert",
-            ) from error
-        except Exception as error:
-            raise StageError(
-                f"stage {k} ({name}) fails in the run without data that finds shapes: "
-                f"{_words(error)}",
-                "see that it takes what the stages before it give",
-            ) from error
 
 
 def _words(error: BaseException) -> str:

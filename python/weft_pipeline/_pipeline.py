@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from . import launch
+from ._batches import Batches, each
 from ._devices import RankDevice, rank_devices_of, same_device
 from ._draws import with_holder
 from ._errors import CancelledError, Error, StageError, StalledError, UsageError
@@ -27,7 +28,7 @@ from ._library import (
     set_once,
     string,
 )
-from ._modes import dtypes_of, modes_of_caller, warn_of_profiler
+from ._modes import modes_of_caller, warn_of_profiler
 from ._modules import (
     Shared,
     check_batches,
@@ -35,7 +36,6 @@ from ._modules import (
     check_unchanged,
     check_weights,
     groups_of,
-    parts_of,
     scan,
 )
 from ._plan import Plan
@@ -44,7 +44,7 @@ from ._stages import Runs, Stage
 from ._torch_world import group_of
 from ._worlds import World
 
-_TRANSPORTS = ("threads", "cuda", "mpi", "nccl", "torch")
+_TRANSPORTS = ("threads", "cuda", "mpi", "torch")
 
 
 @contextlib.contextmanager
@@ -145,9 +145,9 @@ def _transport_of(transport: Optional[str], devices: dict[int, RankDevice], part
             f"stages are on {', '.join(names)}, and the transport threads is for the CPU",
             'leave transport out, or give "cuda"',
         )
-    if not names and found in ("cuda", "nccl"):
+    if not names and found == "cuda":
         raise UsageError(
-            f"no stage is on a GPU, and the transport {found} is for GPUs",
+            "no stage is on a GPU, and the transport cuda is for GPUs",
             'module.to("cuda"), or leave transport out',
         )
     if partitions and found != "cuda":
@@ -165,30 +165,36 @@ class Pipeline(Immutable):
     `microbatches` is needed), a table, a program or a plan. `loss_fn(output, target)` gives the
     loss of a microbatch. Forward, backward and the split into gradients of inputs and weights come
     from autograd; gradients add up in the parameters' `.grad`; with `scale_grads` a step divides
-    what it adds by the number of microbatches. A stage takes and gives one tensor. What would be
-    computed otherwise than in a loop of PyTorch is refused. A rank that makes no progress for
-    `stall_limit` seconds ends the step with an error that names it.
+    what it adds by the number of microbatches. What would be computed otherwise than in a loop of
+    PyTorch is refused. A rank that makes no progress for `stall_limit` seconds ends the step with
+    an error that names it.
+
+    The first module takes what step() gets. A module gives a tensor, or a tuple of tensors and
+    plain values, which the next one takes as so many arguments. Shapes may change from one
+    microbatch to the next. `args_chunk_spec`, `kwargs_chunk_spec` and `output_merge_spec` are those
+    of PyTorch's schedules.
 
     Modules may form a graph: that of the schedule, or `graph` for a schedule by name. A module then
-    gets a tensor for each in-edge, in ascending order of the stages that these come from. It gives
-    one tensor, which goes over all out-edges, or a tuple with one for each, in ascending order of
-    the stages that they go to. Gradients that come back for one tensor are summed in that order.
+    gets what comes over each in-edge, in ascending order of the stages that these come from. What
+    it gives goes over all out-edges; a tuple with a part for each, in ascending order of the stages
+    that they go to, is divided. Gradients that come back for one tensor are summed in that order.
     A stage that gets no gradient over any edge is frozen: it runs without autograd. Stages without
-    in-edges take the batch, those without out-edges compute losses: with several of them, `x`,
-    `target` and `loss_fn` are one for all, or a sequence with one for each, in ascending order.
+    in-edges take the batch, those without out-edges compute losses: with several of them, the
+    batch, `target` and `loss_fn` are one for all, or one for each, in ascending order.
 
     All ranks are in this process. Those with stages on the CPU are threads. Those whose modules are
     on a GPU run there, one GPU or several, and what they exchange stays on it; `partitions` splits
     each GPU into so many groups of its multiprocessors, one or more for each rank.
 
     With `transport="torch"` every rank is a process that torchrun started: one of `group`, a
-    process group or device mesh of torch.distributed, or of all processes. With "mpi", or "nccl"
-    for GPUs, mpirun or srun started it, and a process has one such pipeline; `progress="thread"`
-    moves messages while a stage computes. Each process makes the same pipeline, whose first batch
-    is the largest; modules of other ranks' stages may be None.
+    process group or device mesh of torch.distributed, or of all processes. With "mpi" mpirun or
+    srun started it, and a process has one such pipeline; `progress="thread"` moves messages while a
+    stage computes. Each process makes the same pipeline; modules of other ranks' stages may be
+    None.
     """
 
     __slots__ = (
+        "_batches",
         "_buffers",
         "_devices",
         "_edges",
@@ -209,6 +215,7 @@ class Pipeline(Immutable):
         "program",
     )
     program: Program
+    _batches: Batches
     _buffers: list[Shared]  # of several stages
     _edges: tuple[Edge, ...]
     _group: Any  # of torch.distributed
@@ -241,8 +248,11 @@ class Pipeline(Immutable):
         progress: str = "calls",
         partitions: int = 0,
         group: Any = None,
+        args_chunk_spec: Any = None,
+        kwargs_chunk_spec: Any = None,
+        output_merge_spec: Any = None,
     ) -> None:
-        """Make a pipeline. Its threads and buffers come with the first step."""
+        """Make a pipeline. Its threads come with the first step."""
         torch = import_module("torch")
         modules = list(stages)
         if not modules or isinstance(stages, str):
@@ -259,11 +269,11 @@ class Pipeline(Immutable):
         edges = chain_edges(program.stages) if found is None else found.edges
         sources = (0,) if found is None else found.sources
         losses = (program.stages - 1,) if found is None else found.losses
-        functions = _each(loss_fn, "loss_fn", losses)
+        functions = each(loss_fn, "loss_fn", losses)
         for function in functions.values():
             if function is not None and not callable(function):
                 raise TypeError("loss_fn must be a function, or a sequence of functions")
-        is_job = transport in ("mpi", "nccl", "torch")
+        is_job = transport in ("mpi", "torch")
         rank = None
         if transport == "torch":
             group = group_of(torch, group)
@@ -295,6 +305,7 @@ class Pipeline(Immutable):
         set_once(
             self,
             program=program,
+            _batches=Batches(torch, program, args_chunk_spec, kwargs_chunk_spec, output_merge_spec),
             _buffers=buffers,
             _edges=edges,
             _group=group,
@@ -317,7 +328,7 @@ class Pipeline(Immutable):
             launch.state.users.append(self)
 
     def close(self) -> None:
-        """Free buffers and threads. The next step makes new ones, except between processes."""
+        """Free the ranks. The next step makes new ones, except between processes."""
         with self._lock:
             self._clear()
 
@@ -328,117 +339,63 @@ class Pipeline(Immutable):
         with same_device(self._runs.torch, self._devices):
             self._world.clear()
 
-    def _open(self, xs: dict[int, Any]) -> World:
-        """The ranks, with buffers for batches like these; made anew for larger ones.
+    def step(
+        self, *args: Any, target: Any = None, return_outputs: bool = False, **kwargs: Any
+    ) -> StepResult:
+        """Run a training step on a batch: the arguments of the first module.
 
-        In this process also where stages may give another dtype: in autocast, or not any more.
+        They are split into microbatches as PyTorch's schedules split them: tensors along their
+        first dimension, or as args_chunk_spec and kwargs_chunk_spec say; all else goes to every
+        microbatch. Keyword arguments go to each module that takes one of that name. `target` is
+        what loss_fn takes beside the output.
+
+        Between processes the rank with the first stage needs the arguments, that with the last
+        `target`; in a graph, ranks with stages without in-edges, and without out-edges. Graphs
+        with several first stages take an argument for each, which may be a tuple.
         """
-        kinds = dtypes_of(self._runs.torch, self._devices), {k: x.dtype for k, x in xs.items()}
-        if self._world and self._rank is None and self._world[0].kinds != kinds:
-            self._clear()
-        if self._world:
-            world = self._world[0]
-            larger = [
-                (size, most)
-                for size, most in ((tuple(x.shape), world.sizes[k]) for k, x in xs.items())
-                if size[0] > most[0] or size[1:] != most[1:]
-            ]
-            if not larger:
-                return world
-            if self._rank is not None:
-                raise UsageError(
-                    f"a batch of {larger[0][0]} is larger than the first one, of {larger[0][1]}",
-                    "between processes, begin with the largest batch",
-                )
-            self._clear()
-        self._world.append(World(self, xs, kinds))
-        return self._world[0]
+        return self._run(lib.weft_pipeline_step, args, kwargs, target, return_outputs)
 
-    def step(self, x: Any = None, target: Any = None, *, output: bool = False) -> StepResult:
-        """Run a training step on a batch, which is split along its first dimension.
-
-        Between processes the rank with the first stage needs `x`, that with the last `target`; in a
-        graph, ranks with stages without in-edges, and without out-edges.
-        """
-        return self._run(lib.weft_pipeline_step, x, target, boolean(output, "output"))
-
-    def eval(self, x: Any = None, target: Any = None, *, output: bool = True) -> StepResult:
+    def eval(
+        self, *args: Any, target: Any = None, return_outputs: bool = True, **kwargs: Any
+    ) -> StepResult:
         """Run the forwards alone."""
-        return self._run(lib.weft_pipeline_eval, x, target, boolean(output, "output"))
+        return self._run(lib.weft_pipeline_eval, args, kwargs, target, return_outputs)
 
-    def _batches(
-        self, given: Any, name: str, stages: tuple[int, ...], training: bool
-    ) -> dict[int, Any]:
-        """The tensors of those of these stages that are in this process, on their devices."""
-        found = {}
-        for k, tensor in _each(given, name, stages).items():
-            made = self._stages[k]
-            if made is not None and not (tensor is None and name == "target"):
-                found[k] = self._batch(tensor, name, made, training)
-        return found
-
-    def _batch(self, tensor: Any, name: str, made: Stage, training: bool) -> Any:
-        if not isinstance(tensor, self._runs.torch.Tensor):
-            raise TypeError(f"{name} must be a tensor, not {type(tensor).__name__}")
-        m = self._microbatches
-        if tensor.dim() == 0 or tensor.shape[0] < m:
-            raise UsageError(
-                f"{name} has the shape {tuple(tensor.shape)}, which cannot be split into "
-                f"{m} microbatches",
-                f"give at least {m} rows, or make the pipeline for fewer microbatches",
-            )
-        if training and tensor.requires_grad:
-            raise UsageError(
-                f"{name} requires a gradient, and Pipeline gives none for a batch",
-                f"give {name}.detach(); what is to learn is a parameter of a stage",
-            )
-        device = made.device  # streams of a GPU wait for the copy, the host's threads do not
-        return tensor.detach().to(device.torch_device, non_blocking=device.enqueues)
-
-    def _run(self, function: Any, x: Any, target: Any, output: bool) -> StepResult:
+    def _run(
+        self, function: Any, args: Any, kwargs: Any, target: Any, return_outputs: bool
+    ) -> StepResult:
         training = function is lib.weft_pipeline_step
-        xs = self._batches(x, "x", self._sources, training)
-        targets = self._batches(target, "target", self._losses, training)
-        if training:
-            for k in self._losses:
-                made = self._stages[k]
-                if made is not None and (k not in targets or made.loss_fn is None):
-                    raise UsageError(
-                        "a training step needs a target, and the pipeline a loss_fn"
-                        + (f"; stage {k} has not both" if len(self._losses) > 1 else ""),
-                        "step(x, target); forwards alone are eval(x)",
-                    )
+        output = boolean(return_outputs, "return_outputs")
+        mine = {k: stage for k, stage in enumerate(self._stages) if stage is not None}
+        xs, options = self._batches.inputs(self._sources, mine, args, kwargs, training)
+        targets = self._batches.targets(self._losses, mine, target, training)
+        for k in self._losses if training else ():
+            if k in mine and (k not in targets or mine[k].loss_fn is None):
+                raise UsageError(
+                    "a training step needs a target, and the pipeline a loss_fn"
+                    + (f"; stage {k} has not both" if len(self._losses) > 1 else ""),
+                    "step(x, target=y); other arguments are the first module's. Forwards alone "
+                    "are eval(x)",
+                )
         with self._lock:
             if self._rank is not None and launch.state.agreed is not None:
                 raise UsageError("the job has failed before", "end the process") from (
                     launch.state.agreed
                 )
             with same_device(self._runs.torch, self._devices):
-                return self._run_on(self._open(xs), function, xs, targets, output)
+                if not self._world:
+                    self._world.append(World(self))
+                for k, stage in mine.items():
+                    stage.chunks, stage.options = xs.get(k), options.get(k)
+                    stage.targets = targets.get(k)
+                return self._run_on(self._world[0], function, output)
 
-    def _run_on(
-        self, world: World, function: Any, xs: Any, targets: Any, output: bool
-    ) -> StepResult:
-        torch, runs, m = self._runs.torch, self._runs, self._microbatches
-        for k, x in xs.items():
-            self._stages[k].chunks = parts_of(x, m)
-        heads: dict[int, Stage] = {}  # losses of this process
-        batches: dict[Optional[int], Any] = {}  # of ranks with losses; None: of the others
-        for k in self._losses:
-            stage, rank = self._stages[k], self.program.rank_of_stage[k]
-            if stage is None:
-                continue
-            heads[k] = stage
-            stage.targets = parts_of(targets[k], m) if k in targets else None
-            stage.outputs.clear()
-            batch = batches.setdefault(rank, c.weft_batch())
-            batch.want_losses |= stage.targets is not None and stage.loss_fn is not None
-        batches.setdefault(None, c.weft_batch())
-        for batch in batches.values():
-            batch.microbatch_count = m
+    def _run_on(self, world: World, function: Any, output: bool) -> StepResult:
+        torch, runs = self._runs.torch, self._runs
+        batch = c.weft_batch()
+        batch.microbatch_count = self._microbatches
         runs.error, runs.output = None, output
         training = function is lib.weft_pipeline_step
-        results = {rank: c.weft_step_result() for rank in batches if rank is not None}
         modes, is_profiled = [], False
         runs.is_profiled = torch.autograd.profiler._is_profiler_enabled  # in any thread
         if self._rank is None:  # otherwise this thread computes
@@ -448,27 +405,26 @@ class Pipeline(Immutable):
         context = contextvars.copy_context()  # for other threads, too
 
         def step(pipeline: Any, rank: int, error: Any) -> int:
-            batch = batches[rank if rank in batches else None]
-            into = ctypes.byref(results[rank]) if rank in results else None
             if is_profiled and not torch.autograd._profiler_enabled():
                 unseen.append(rank)
             with contextlib.ExitStack() as entered:  # of this thread
                 entered.enter_context(torch.set_grad_enabled(training))
                 for mode in modes:
                     entered.enter_context(mode())
-                arguments = pipeline, ctypes.byref(batch), into, ctypes.byref(error)
+                arguments = pipeline, ctypes.byref(batch), None, ctypes.byref(error)
                 return int(context.copy().run(function, *arguments))
 
         for device in self._devices.values():
             device.begin()
         stages = [stage for stage in self._stages if stage is not None]
         values = scan(self._buffers)
+        runs.edges.clear()
         for stage in stages:
+            stage.forget()
             stage.look(training)
         if training:
             self._check_weights(stages)
         runs.draws.begin(world.modules, training)
-        runs.missing.clear()
         is_threads = self._transport == "threads" and len(self._devices) > 1
         runs.groups = groups_of(torch) if is_threads else []
         if training:
@@ -476,7 +432,7 @@ class Pipeline(Immutable):
                 stage.begin(self._scale)
         try:
             with _interruptible():
-                world.run(step, (self, xs, targets, batches, results))
+                world.run(step, (self, batch))
             for stage in stages if training else ():
                 stage.check_strangers()
         except BaseException as error:
@@ -492,9 +448,9 @@ class Pipeline(Immutable):
         if unseen:
             warn_of_profiler()
         check_unchanged(torch, self._buffers, values)
-        check_batches({k: self._stages[k].chunks for k in xs})
+        check_batches(torch, {s.index: s.chunks for s in stages if s.chunks is not None})
         runs.draws.end()
-        return self._result(heads, results, output)
+        return self._result(output)
 
     def _check_weights(self, stages: list[Stage]) -> None:
         """Weights may have been tied, or frozen ones unfrozen, since the last step."""
@@ -518,36 +474,25 @@ class Pipeline(Immutable):
             raise cause  # it names the stage, and its own cause says more
         raise cause from error
 
-    def _result(self, heads: dict[int, Stage], results: Any, output: bool) -> StepResult:
+    def _result(self, output: bool) -> StepResult:
+        """Collect what the losses of this process have found, and free it."""
         m = self._microbatches
-        losses = {
-            head.stage: tuple(head.losses[:m])
-            for result in results.values()
-            for head in result.heads[: result.head_count]
-            if heads[head.stage].targets is not None and head.losses
-        }
-        losses = {k: losses[k] for k in heads if k in losses}
+        losses: dict[int, tuple[float, ...]] = {}
         merged: list[Any] = []
-        for k in self._losses if output and heads else ():
-            stage = heads.get(k)
+        is_here = any(self._stages[k] is not None for k in self._losses)
+        for k in self._losses if is_here else ():
+            stage = self._stages[k]
             if stage is None:
-                merged.append(None)
+                merged += [None] * output
                 continue
-            merged.append(self._runs.torch.cat([stage.outputs[j] for j in range(m)]))
-            stage.outputs.clear()
+            if stage.losses:
+                found = self._runs.torch.stack([stage.losses[j].reshape(()) for j in range(m)])
+                losses[k] = tuple(found.double().tolist())
+            if output:
+                merged.append(self._batches.merge([stage.outputs[j] for j in range(m)]))
+        for made in self._stages:
+            if made is not None:
+                made.forget()
+                made.chunks = made.options = made.targets = None
         one = merged[0] if len(merged) == 1 else tuple(merged) if merged else None
         return StepResult(tuple(map(sum, zip(*losses.values()))), one, losses)
-
-
-def _each(given: Any, name: str, stages: tuple[int, ...]) -> dict[int, Any]:
-    """What is given for all of these stages, or a sequence with one for each."""
-    if not isinstance(given, (tuple, list)):
-        return dict.fromkeys(stages, given)
-    if len(given) != len(stages):
-        listed = ", ".join(map(str, stages))
-        raise UsageError(
-            f"{name} has {len(given)} items; expected {len(stages)}, for "
-            f"{'stages' if len(stages) > 1 else 'stage'} {listed}",
-            "give one for all of them, or one for each in ascending order",
-        )
-    return dict(zip(stages, given))

@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional
 from ._attributes import Left, left_by, reads_of
 from ._devices import RankDevice
 from ._draws import Draws
+from ._edges import BACKWARD, FORWARD, Edges, kind_of, values_by_edge
 from ._errors import Error, UsageError
 from ._library import c, field_type
 from ._modules import (
@@ -27,9 +28,6 @@ from ._modules import (
     scan,
 )
 from ._program import Program
-from ._tensors import ITEM, shape_of
-
-_TENSORS = ctypes.sizeof(c.weft_tensors)  # of one edge
 
 _VISIT_FROM = 1 << 16  # weights of a stage
 _COMPUTE = ("forward", "backward", "backward_input", "backward_weight")
@@ -51,12 +49,11 @@ _Function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, cty
 class Stage:
     """A module and its functions for the runtime.
 
-    The module gets a tensor for each in-edge, in ascending order of the stages that these come
-    from. It gives one tensor, which goes over all out-edges, or one for each.
+    The module gets what comes over its in-edges, in ascending order of the stages that these come
+    from. What it gives goes over all out-edges, or a part over each.
 
-    The functions are called for every action, so they do little: tensors in the runtime's buffers
-    are made once, and the autograd engine is called without the checks of
-    torch.autograd.backward(), whose arguments are right here.
+    The functions are called for every action, so they do little: the autograd engine is called
+    without the checks of torch.autograd.backward(), whose arguments are right here.
     """
 
     def __init__(
@@ -70,21 +67,20 @@ class Stage:
         """Make a stage on a device."""
         self.runs = runs
         self.device = device
-        self.view = device.view
         self.index = index
         self.rank = runs.rank_of_stage[index]
         self.module = module
         self.name = f"stage {index} ({type(module).__name__})"
         self.is_loss = False
         self.loss_fn = loss_fn
-        # Where the tensor of an input or output is among all, and whether it needs a gradient.
+        # Edges, and whether a gradient comes back over each.
         self.in_edges: tuple[tuple[int, bool], ...] = ()
-        self.gives: tuple[tuple[int, bool], ...] = ()
-        self.owes: tuple[tuple[int, int], ...] = ()  # gradients that it gives, and the stages to
-        self.takers: tuple[tuple[int, ...], ...] = ()  # stages that give one back for each output
+        self.out_edges: tuple[tuple[int, bool], ...] = ()
         self.has_backward = True
-        self.chunks: Any = None  # microbatches of the batch, for a stage without in-edges
-        self.targets: Any = None  # likewise, for a loss
+        self.chunks: Any = None  # arguments by microbatch, for a stage without in-edges
+        self.options: Any = None  # keyword arguments by microbatch, if it takes any
+        self.targets: Any = None  # by microbatch, for a loss
+        self.losses: dict[int, Any] = {}  # by microbatch
         self.outputs: dict[int, Any] = {}  # of a loss, by microbatch, where wanted
         self.kept: dict[int, Any] = {}
         self.left: dict[int, list[Left]] = {}  # by forwards of microbatches that are looked at
@@ -105,8 +101,6 @@ class Stage:
         self.strangers: list[Any] = []  # leaves in them that are no weights, weakly
         self.is_split = False  # its backward: only weights get their gradients then
         self.begun = 0  # collectives of PyTorch before this action, and those of the loss
-        self.copies = True  # of inputs, as the module may keep one
-        self.keeps = False  # the module did
         self.ops = c.weft_stage_ops()
         self.ops.name = b"torch"
         self.ops.enqueues = device.enqueues  # and replays nothing: the module decides on the host
@@ -119,32 +113,19 @@ class Stage:
         self.struct.ops = ctypes.pointer(self.ops)
 
     def reset(
-        self,
-        takes: list[tuple[int, bool]],
-        gives: list[tuple[tuple[int, ...], bool]],
-        is_loss: bool,
+        self, takes: list[tuple[int, bool]], gives: list[tuple[int, bool]], is_loss: bool
     ) -> None:
-        """Begin anew, with ranks that have just been opened.
-
-        `takes` and `gives` say which stages its inputs come from and its outputs go to, and which
-        of them need a gradient.
-        """
-        self.in_edges = tuple((k * _TENSORS, needs) for k, (_, needs) in enumerate(takes))
-        self.gives = tuple((k * _TENSORS, needs) for k, (_, needs) in enumerate(gives))
-        self.owes = tuple((k * _TENSORS, stage) for k, (stage, needs) in enumerate(takes) if needs)
-        self.takers = tuple(stages for stages, _ in gives)
-        self.is_loss = is_loss
-        self.has_backward = is_loss or any(needs for _, needs in gives)
+        """Begin anew, with ranks that have just been opened, and these in-edges and out-edges."""
+        self.in_edges, self.out_edges, self.is_loss = tuple(takes), tuple(gives), is_loss
+        self.has_backward = is_loss or any(comes for _, comes in gives)
         self.forget()
-        self.outputs.clear()
         self.calls.clear()
         self.known.clear()
         self.strangers = []
-        self.copies, self.keeps = True, False
 
     def forget(self) -> None:
         """Free what is kept of microbatches."""
-        for kept in (self.kept, self.left, self.visits):
+        for kept in (self.kept, self.left, self.visits, self.losses, self.outputs):
             kept.clear()
 
     # ---- Steps ----
@@ -160,7 +141,6 @@ class Stage:
         self.known.add(training)
         self.checks = self.runs.microbatch_count if is_first else 1
         self.strangers = [leaf for leaf in self.strangers if leaf() is not None]
-        self.copies = self.keeps or is_first
 
     def begin(self, scales: bool) -> None:
         """Begin a training step. One that `scales` its gradients adds them to others at its end."""
@@ -255,48 +235,68 @@ class Stage:
     def forward(self, where: Any) -> None:
         """Compute the output, and of a loss the loss."""
         training = where.training and self.has_backward
-        if self.chunks is not None:
-            xs = (self.chunks[where.microbatch],)
-        else:
-            xs = tuple(
-                [self._input(where.inputs + at, needs and training) for at, needs in self.in_edges]
-            )
-        seen = None
-        if self.checks:
-            self.checks -= 1
-            seen = [_Seen(x, self.copies) for x in xs] if self.chunks is None else []
+        k = where.microbatch
+        ends: list[list[Any]] = []  # by in-edge: inputs that need a gradient
+        args = self._inputs(k, training, ends) if self.chunks is None else self.chunks[k]
+        options = self.options[k] if self.options is not None else {}
+        is_seen = self.checks > 0
+        self.checks -= is_seen
         if training or not where.training:
-            y = self.module(*xs)
+            y = self.module(*args, **options)
         else:  # frozen
             with self.runs.torch.no_grad():
-                y = self.module(*xs)
+                y = self.module(*args, **options)
+        values: Any
         if self.is_loss:
-            y = self._loss(where, y)
-            parts = [y]
+            values = y = self._loss(k, y)
+            outputs = [y]
             if training and self.loss_fn is not None and not y.requires_grad:
                 self._check_learns(y)
         else:
-            parts = self.parts_of(y, len(self.gives))
-            if seen is not None:
-                for part in parts:
-                    check_output(self.runs.torch, self.index, self.module, part)
-            self._put(where.outputs, parts)
+            values = values_by_edge(self.runs.torch, self.index, y, len(self.out_edges))
+            is_tensor = self.runs.is_tensor
+            outputs = [value for part in values for value in part if is_tensor(value)]
+            if is_seen:
+                for value in outputs:
+                    check_output(self.runs.torch, self.index, self.module, value)
+            for (edge, comes), part in zip(self.out_edges, values):
+                self.runs.edges.put(FORWARD, edge, k, self._given(part, training and comes))
         if training:
-            if seen is not None:
-                self._check_leaves(xs, parts)
+            if is_seen:
+                self._check_leaves([x for end in ends for x in end], outputs)
                 self.left[where.slot] = left_by(self.runs.torch, self.modules)
-            self.kept[where.slot] = (xs, y, seen)
-        elif seen:
-            del xs, y, parts
-            self._check_inputs(seen)
+            self.kept[where.slot] = (ends, values, is_seen)
 
-    def _check_leaves(self, xs: Any, outputs: list[Any]) -> None:
+    def _inputs(self, k: int, training: bool, ends: list[list[Any]]) -> list[Any]:
+        """Take what has come over the in-edges: each tensor is this stage's own."""
+        args: list[Any] = []
+        for edge, comes in self.in_edges:
+            mine = []
+            for x, needs_grad in self.runs.edges.take(FORWARD, edge, k):
+                if self.runs.is_tensor(x):
+                    x = self.device.take(x)
+                if needs_grad and training and comes:
+                    x._weft_taker = self.index  # for as long as anything keeps it
+                    mine.append(x.requires_grad_())
+                args.append(x)
+            ends.append(mine)
+        return args
+
+    def _given(self, values: tuple[Any, ...], comes: bool) -> list[tuple[Any, bool]]:
+        """Copies of tensors, as the module may change its own; and which need a gradient."""
+        is_tensor = self.runs.is_tensor
+        return [
+            (x.detach().clone(), comes and x.requires_grad) if is_tensor(x) else (x, False)
+            for x in values
+        ]
+
+    def _check_leaves(self, inputs: list[Any], outputs: list[Any]) -> None:
         """Refuse weights that are reached and not known: they would not be scaled, nor get a W.
 
         A tensor that a forward makes for itself is another one the next time, and goes with what
         follows from it (check_strangers()).
         """
-        known = {id(tensor) for tensor in (*xs, *self.weights)}
+        known = {id(tensor) for tensor in (*inputs, *self.weights)}
         found = [leaf for leaf in leaves_of(outputs) if id(leaf) not in known]
         old = {id(leaf()) for leaf in self.strangers}
         self.strangers += [weakref.ref(leaf) for leaf in found]
@@ -330,45 +330,19 @@ class Stage:
             if leaf() is not None:
                 self._refuse(leaf())
 
-    def _check_inputs(self, seen: list[_Seen]) -> None:
-        """See whether a module keeps what it took, when nothing else does.
-
-        The runtime gives the memory to another microbatch now. In the first step inputs are copies,
-        and in later ones where one was kept.
-        """
-        is_kept = any(item.is_kept(self.runs.uses_of) for item in seen)
-        if seen and seen[0].is_copy:
-            self.keeps = self.keeps or is_kept
-        elif is_kept and not self.device.enqueues:  # there autograd lets go of it in its own time
-            gc.collect()
-            if any(item.is_kept(self.runs.uses_of) for item in seen):
-                raise UsageError(
-                    f"{self.name} keeps a tensor that it "
-                    f"took, and kept none in the first step: the next microbatch gets its memory",
-                    "keep x.clone(); or run the step again: after an error inputs are copies",
-                )
-
-    def _input(self, address: int, needs_grad: bool) -> Any:
-        x = self.view(address)
-        x = x.clone() if self.copies else x.detach()
-        if needs_grad:
-            x._weft_taker = self.index  # for as long as anything keeps it
-            x.requires_grad_()
-        return x
-
-    def _loss(self, where: Any, y: Any) -> Any:
+    def _loss(self, k: int, y: Any) -> Any:
         if self.runs.output:
-            # A copy: it may be a view of an input, whose memory others get next.
-            self.outputs[where.microbatch] = y.detach().clone()
+            # Copies: the module may change what it gives when the next microbatch comes.
+            self.outputs[k] = self.runs.copy(y)
         if self.loss_fn is None or self.targets is None:
             return y
         groups = self.runs.groups if self.runs.loss_count == 1 else ()
         begun = collectives_of(groups)
-        loss = self.loss_fn(y, self.targets[where.microbatch])
+        loss = self.loss_fn(y, self.targets[k])
         self.begun += collectives_of(groups) - begun  # of one rank, so their order is the same
         if not isinstance(loss, self.runs.torch.Tensor):
             raise UsageError(
-                f"loss_fn of stage {self.index} gives {_kind_of(loss)}; expected a tensor with one "
+                f"loss_fn of stage {self.index} gives {kind_of(loss)}; expected a tensor with one "
                 f"number",
                 "return the loss alone; eval(x).output is there for what else is wanted",
             )
@@ -378,127 +352,69 @@ class Stage:
                 f"one number",
                 'reduction="mean" or "sum" of PyTorch\'s losses gives one',
             )
-        self.device.put_loss(where.loss, loss)
+        self.losses[k] = loss.detach().clone()
         return loss
 
-    def parts_of(self, y: Any, count: int) -> list[Any]:
-        """Give each of so many outputs."""
-        tensor = self.runs.torch.Tensor
-        if isinstance(y, tensor):
-            return [y] * count
-        is_many = type(y) in (tuple, list)
-        if is_many and len(y) == count > 1 and all(isinstance(part, tensor) for part in y):
-            return list(y)
-        each = f", or {count}, one for each of its out-edges" if count > 1 else ""
-        raise UsageError(
-            f"stage {self.index} gives {_kind_of(y)}; expected one tensor{each}",
-            "return a tensor; several of one shape can be stacked",
-        )
-
-    def _put(self, outputs: int, parts: list[Any]) -> None:
-        for (at, _), part in zip(self.gives, parts):
-            self._put_one(outputs + at, part)
-
-    def _put_one(self, outputs: int, y: Any) -> None:
-        out = self.view(outputs)
-        if y.shape != out.shape or y.dtype != out.dtype:
-            largest = out.shape
-            if (
-                y.dtype != out.dtype
-                or len(y.shape) != len(largest)
-                or any(size > most for size, most in zip(y.shape, largest))
-            ):
-                raise UsageError(
-                    f"stage {self.index} gives {y.dtype} of {tuple(y.shape)}; expected {out.dtype} "
-                    f"of at most {tuple(largest)}, which it gave for tensors without data",
-                    "begin with what is largest, in the modes that later steps have (train(), "
-                    "autocast); after close() the next step begins anew, but not between processes",
-                )
-            item = c.weft_tensor.from_address(outputs + ITEM)
-            item.shape = shape_of(y, f"{self.name} gives", self.device.torch_device)
-            out = self.view(outputs)
-        out.copy_(y.detach())
-
-    def _roots(self, where: Any, y: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def _roots(self, k: int, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Where the backward begins, and the gradients there.
 
-        Copies: the engine may keep a part of one as the gradient of a weight.
+        Gradients that come back for one tensor are summed in the order of the out-edges.
         """
         if self.is_loss:
+            y = values
             return ((y,), (self.runs.ones_like(y),)) if y.requires_grad else ((), ())
-        if len(self.gives) == 1:
-            if not y.requires_grad or not self._gets(where, 0):
-                return (), ()
-            return (y,), (self.view(where.output_grads).clone(),)
-        pairs = [
-            (part, self.view(where.output_grads + at).clone())
-            for k, ((at, needs), part) in enumerate(
-                zip(self.gives, self.parts_of(y, len(self.gives)))
-            )
-            if needs and part.requires_grad and self._gets(where, k)
-        ]
-        return tuple(part for part, _ in pairs), tuple(grad for _, grad in pairs)
-
-    def _gets(self, where: Any, k: int) -> bool:
-        """Whether a gradient came back for an output, and not zeros in place of none."""
-        missing = self.runs.missing
-        if not missing:
-            return True
-        keys = [(self.index, taker, where.microbatch) for taker in self.takers[k]]
-        return not all(key in missing for key in keys)
-
-    def _pass_on(self, where: Any, gradients: Any) -> None:
-        """Write the gradients of the inputs that need one."""
-        for (at, giver), gradient in zip(self.owes, gradients):
-            out = self.view(where.input_grads + at)
-            if gradient is not None:
-                out.copy_(gradient)
+        is_tensor = self.runs.is_tensor
+        found: dict[int, tuple[Any, Any]] = {}
+        for (edge, comes), part in zip(self.out_edges, values):
+            if not comes:
                 continue
-            if self.runs.stages[giver] is None:
-                raise UsageError(
-                    f"{self.name} has no gradient for what "
-                    f"stage {giver} gives, as its output does not depend on that; stage {giver} is "
-                    f"in another process and waits for one",
-                    f"an edge without gradients: weft.Graph with {giver}>{self.index}F",
-                )
-            # The sum of several edges needs zeros; where all of them have none, so has its stage.
-            out.zero_()
-            self.runs.missing.add((giver, self.index, where.microbatch))
+            gradients = iter(self.runs.edges.take(BACKWARD, edge, k))
+            for y in part:
+                if not is_tensor(y) or not y.requires_grad:
+                    continue
+                gradient = next(gradients)
+                if gradient is not None:
+                    gradient = self.device.take(gradient)
+                    before = found.get(id(y))
+                    found[id(y)] = (y, gradient if before is None else before[1] + gradient)
+        return tuple([y for y, _ in found.values()]), tuple([g for _, g in found.values()])
+
+    def _pass_on(self, k: int, gradients: Iterable[Any], ends: list[list[Any]]) -> None:
+        """Give the gradients of inputs to the stages that these come from."""
+        left = iter(gradients)
+        for (edge, comes), mine in zip(self.in_edges, ends):
+            if comes:
+                self.runs.edges.put(BACKWARD, edge, k, [next(left) for _ in mine])
 
     def backward(self, where: Any) -> None:
         """Compute all gradients."""
-        xs, y, seen = self.kept.pop(where.slot)
-        roots, grads = self._roots(where, y)
-        with self._looked_at(seen, self.left.pop(where.slot, ())):
+        ends, values, is_seen = self.kept.pop(where.slot)
+        roots, grads = self._roots(where.microbatch, values)
+        with self._looked_at(is_seen, self.left.pop(where.slot, ())):
             if roots:
                 self.runs.backward(roots, grads, False, False, (), True, True)
-        if self.owes:
-            self._pass_on(where, [x.grad for x in xs if x.requires_grad])
-        if seen:
-            del xs, y, roots, grads
-            self._check_inputs(seen)
+        self._pass_on(where.microbatch, [x.grad for end in ends for x in end], ends)
 
     def backward_input(self, where: Any) -> None:
         """Compute the gradients of the inputs."""
         slot, self.is_split = where.slot, True
-        xs, y, seen = self.kept[slot]
-        roots, grads = self._roots(where, y)
-        ends = tuple([x for x in xs if x.requires_grad])
-        before = None if seen is None else [(w, w.grad, _version(w.grad)) for w in self.trained]
-        if seen is not None and self.trained:
+        ends, values, is_seen = self.kept[slot]
+        roots, grads = self._roots(where.microbatch, values)
+        inputs = tuple([x for end in ends for x in end])
+        before = [(w, w.grad, _version(w.grad)) for w in self.trained] if is_seen else ()
+        if is_seen and self.trained:
             self.visits[slot] = Visits(self.runs.torch, roots)
-        with self._looked_at(seen, self.left.get(slot, ()), grads, self.visits.get(slot)):
-            is_single = len(roots) == len(ends) == len(xs) == 1
-            if not (self.visits_graph and is_single) or not self._visit_graph(
-                where, ends[0], roots[0], grads, seen
-            ):
-                self.kept[slot] = (grads, roots, seen)
-                if ends:
-                    found = (None,) * len(ends)
-                    if roots:
-                        found = self.runs.backward(roots, grads, True, False, ends, True, False)
-                    self._pass_on(where, [_sum(x, part) for x, part in zip(ends, found)])
-        for w, old, version in before or ():
+        with self._looked_at(is_seen, self.left.get(slot, ()), grads, self.visits.get(slot)):
+            found: Any = None
+            if self.visits_graph and len(roots) == len(inputs) == 1:
+                found = self._visit_graph(slot, inputs[0], roots[0], grads, is_seen)
+            if found is None:
+                self.kept[slot] = (grads, roots, is_seen)
+                found = (None,) * len(inputs)
+                if inputs and roots:
+                    found = self.runs.backward(roots, grads, True, False, inputs, True, False)
+            self._pass_on(where.microbatch, map(_sum, inputs, found), ends)
+        for w, old, version in before:
             if w.grad is not old or _version(old) != version:
                 raise UsageError(
                     f"{self.name} adds to the gradient of a "
@@ -509,25 +425,25 @@ class Stage:
                 )
 
     def _visit_graph(
-        self, where: Any, x: Any, root: Any, grads: tuple[Any, ...], seen: Optional[list[_Seen]]
-    ) -> bool:
+        self, slot: int, x: Any, root: Any, grads: tuple[Any, ...], is_seen: bool
+    ) -> Optional[tuple[Any]]:
         """Compute the gradient of the input, and keep those where the weights go on from.
 
         PyTorch's groups say which weights are reached from which node on the way to the input.
-        Where there is one such node for all ways to a weight, W goes on from there. False where
+        Where there is one such node for all ways to a weight, W goes on from there. None where
         there is none, or several: W begins at the output then.
         """
         split, node_of = self.runs.split, self.runs.split._get_grad_fn_or_grad_acc
         if root.grad_fn is None:
-            return False
+            return None
         ways = split.construct_reverse_graph([root.grad_fn])
         ends = [node_of(weight) for weight in self.trained]
         groups = split.get_param_groups([node_of(x)], ends, ways)
         weights = [end for group in groups for end in group["params"]]
         if not groups or len(weights) != len(set(weights)):
-            return False
+            return None
         if any(len(group["intermediates"]) != 1 for group in groups):
-            return False
+            return None
         begins = []
         handles = []
         for group in groups:
@@ -540,25 +456,20 @@ class Stage:
         finally:
             for handle in handles:
                 handle.remove()
-        self.kept[where.slot] = (begins, None, seen)
-        self._pass_on(where, (_sum(x, found[0]),))
-        return True
+        self.kept[slot] = (begins, None, is_seen)
+        return (found[0],)
 
     def backward_weight(self, where: Any) -> None:
         """Compute the gradients of the weights."""
-        grads, roots, seen = self.kept.pop(where.slot)
+        grads, roots, is_seen = self.kept.pop(where.slot)
         gone_on = [grad for begin in grads for grad in begin.grads or ()] if roots is None else ()
         left, visits = self.left.pop(where.slot, ()), self.visits.pop(where.slot, None)
-        with self._looked_at(seen, left, gone_on, visits):
+        with self._looked_at(is_seen, left, gone_on, visits):
             if roots is None:  # what I left of the graph
                 for begin in grads:
                     begin.backward(self.runs)
             elif self.trained and roots:
                 self.runs.backward(roots, grads, False, False, self.trained, True, True)
-        if seen:
-            begin = None
-            del grads, roots, gone_on, visits
-            self._check_inputs(seen)
 
     def _check_learns(self, loss: Any) -> None:
         """Refuse a loss that no gradient can come from, as PyTorch's backward() does."""
@@ -574,7 +485,7 @@ class Stage:
     @contextlib.contextmanager
     def _looked_at(
         self,
-        seen: Optional[list[_Seen]],
+        is_seen: bool,
         left: Iterable[Left],
         grads: Sequence[Any] = (),
         visits: Optional[Visits] = None,
@@ -584,7 +495,7 @@ class Stage:
         If it is split, functions and hooks may be called twice: `grads` are those where it begins,
         `visits` looks at what functions give.
         """
-        if seen is None:
+        if not is_seen:
             yield
             return
         before, versions = self._state(), [_version(grad) for grad in grads]
@@ -660,21 +571,6 @@ def _version(gradient: Any) -> int:
     return 0 if gradient is None else gradient._version
 
 
-class _Seen:
-    """An input that a module took, to see later whether it keeps it, or a view of it."""
-
-    def __init__(self, x: Any, is_copy: bool) -> None:
-        """Look at a tensor, which is a copy of what the runtime has, or shares its memory."""
-        self.is_copy = is_copy
-        self.tensor = weakref.ref(x)
-        self.storage = x.untyped_storage()
-
-    def is_kept(self, uses_of: Callable[[int], int]) -> bool:
-        """Whether anything but the runtime's view and this has it."""
-        mine = 1 if self.is_copy else 2
-        return self.tensor() is not None or uses_of(self.storage._cdata) > mine
-
-
 class _Begin:
     """Where a W goes on: a node that I went through, its gradients, and the weights behind it."""
 
@@ -704,14 +600,6 @@ class _Begin:
             handle.remove()
 
 
-def _kind_of(y: Any) -> str:
-    """Say what a module or a loss gives."""
-    if type(y) not in (tuple, list):
-        return type(y).__name__
-    kinds = ("tensor" if hasattr(part, "grad_fn") else type(part).__name__ for part in y)
-    return f"{type(y).__name__} of {len(y)} ({', '.join(kinds)})"
-
-
 class Runs:
     """What the stages of a pipeline share."""
 
@@ -724,15 +612,22 @@ class Runs:
         self.stages: list[Optional[Stage]] = []
         self.loss_count = 1  # stages with a loss
         self.groups: list[Any] = []  # of PyTorch's processes, which ranks as threads must not use
-        # Gradients of this step that are zeros in place of none: giver, taker, microbatch.
-        self.missing: set[tuple[int, int, int]] = set()
+        self.edges = Edges(program.graph is None)
         self.backward = torch.autograd.Variable._execution_engine.run_backward
         self.split = import_module("torch.distributed.pipelining._backward")
         self.ones_like = torch.ones_like
-        self.uses_of = torch._C._storage_Use_Count
+        self.map = import_module("torch.utils._pytree").tree_map
         self.output = False  # wanted of the last stage
         self.is_profiled = False
         self.error: Optional[BaseException] = None
+
+    def is_tensor(self, value: Any) -> bool:
+        """Whether a value is a tensor."""
+        return isinstance(value, self.torch.Tensor)
+
+    def copy(self, y: Any) -> Any:
+        """Copy the tensors in what a module gives."""
+        return self.map(lambda x: x.detach().clone() if self.is_tensor(x) else x, y)
 
     def number(self, kind: int, stage: int, microbatch: int) -> int:
         """Number the calls of a step, for their seeds."""

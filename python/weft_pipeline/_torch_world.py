@@ -3,8 +3,8 @@
 The runtime asks a transport through a table of functions (weft/transport.h); here they are Python.
 Every pair of channel and direction has tags of its own in a process group of gloo's, so messages on
 a channel are in order and those of two channels do not wait for each other. A message is a block
-with the header and, on channels for small payloads, the payload; a larger one follows by itself.
-gloo reports the end of a transfer only to a thread that waits for it, so each end has one.
+with the header, what there is, and the tensors if they are small; larger ones follow, each by
+itself. gloo reports the end of a transfer only to a thread that waits for it, so each end has one.
 
 The store of torch.distributed has what all ranks must know: the first failure, which every rank
 looks for ten times a second, and the ranks' status, which they write when one of them asks.
@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import datetime
 import functools
+import inspect
 import mmap
 import os
 import queue
@@ -30,15 +31,13 @@ from importlib import import_module
 from typing import Any, Callable, NamedTuple, Optional
 
 from . import launch
-from ._errors import Error, UsageError
-from ._library import c, call, field_type, lib
+from ._edges import HEAD, Arrived, Edges, Sending
+from ._errors import UsageError
+from ._library import c, field_type, lib
 
-_HEAD = c.weft_message.data.offset  # header and shapes of a struct weft_message
-_BEGIN = 8  # bytes before them: when the message was sent
-_EAGER = 1 << 16  # bytes of a payload that go along
-_KEPT = 64  # blocks of a channel that may be under way
-_BYTES_AT = c.weft_message_header.bytes.offset
-_DATA_AT, _STATE_AT = c.weft_message.data.offset, c.weft_message.state.offset
+_BLOCK = 1 << 15  # bytes of a block, at most
+_KEPT = 64  # sends whose memory is kept before a thread waits for them
+_STATE_AT = c.weft_message.state.offset
 _BEGIN_AT, _END_AT = c.weft_message.begin.offset, c.weft_message.end.offset
 _NEVER = datetime.timedelta(days=1000)
 _POLL = 0.1  # seconds between two looks at the store
@@ -131,16 +130,13 @@ class _Store:
 class _End:
     """One end of a channel, and the thread that waits for its transfers.
 
-    A block has room for the largest payload, if that is small. A send of a block is done at once,
-    as the payload is in it; the block is kept until gloo is done with it.
+    A send is done at once for the runtime, as a copy of what it sends is kept here.
     """
 
     def __init__(self, world: TorchWorld, end: Any) -> None:
         self.world, self.channel, self.peer = world, end.channel, end.peer
-        self.sends, self.bytes_max = end.sends, end.bytes_max
-        self.eager = min(end.bytes_max, _EAGER) if end.bytes_max <= _EAGER else 0
-        self.block = _BEGIN + _HEAD + self.eager
-        self.kept: collections.deque[Any] = collections.deque()  # blocks that are sent
+        self.sends = end.sends
+        self.kept: collections.deque[Any] = collections.deque()  # sends
         self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._work, name="weft messages", daemon=True)
         self.thread.start()
@@ -164,66 +160,48 @@ class _End:
 
     def post(self, message: int) -> None:
         """Start a message; the memory is used until it is done."""
-        block = self.world.empty(self.block)
         if not self.sends:
+            block = self.world.empty(_BLOCK)
             _u64.from_address(message + _STATE_AT).value = 1
             self.queue.put((message, block, self._start(self.world.group.recv, block, 0)))
             return
+        values = self.world.edges.message(message, self.channel)
+        made = Sending(
+            self.world.torch, self.channel & 1, values, ctypes.string_at(message, HEAD), _BLOCK
+        )
         send = self.world.group.send
-        size = _u64.from_address(message + _BYTES_AT).value
-        data = _u64.from_address(message + _DATA_AT).value
-        now = time.monotonic_ns()
-        into = block.data_ptr()
-        _i64.from_address(message + _BEGIN_AT).value = now
-        _i64.from_address(into).value = now
-        ctypes.memmove(into + _BEGIN, message, _HEAD)
-        if size <= self.eager:
-            if size:
-                ctypes.memmove(into + _BEGIN + _HEAD, data, size)
-            if len(self.kept) >= _KEPT:
-                self.kept.popleft()[0].wait(_NEVER)
-            self.kept.append((self._start(send, block, 0), block))
-            _i64.from_address(message + _END_AT).value = now
-            _u64.from_address(message + _STATE_AT).value = 0
-            return
-        _u64.from_address(message + _STATE_AT).value = 1
-        parts = (block, self.world.bytes_at(data, size))
-        self.queue.put((message, parts, [self._start(send, p, k) for k, p in enumerate(parts)]))
+        self.kept.append((self._start(send, made.block, 0), made.block))
+        self.kept.extend([(self._start(send, part, 1), part) for part in made.follow])
+        if len(self.kept) > _KEPT:
+            self.queue.put((list(self.kept),))
+            self.kept.clear()
+        _i64.from_address(message + _BEGIN_AT).value = made.begin
+        _i64.from_address(message + _END_AT).value = made.begin
+        _u64.from_address(message + _STATE_AT).value = 0
 
-    def _end_send(self, message: int, _parts: Any, works: Any) -> None:
-        for work in works:
-            work.wait(_NEVER)
-        self._end(message)
+    def _end_send(self, kept: list[Any]) -> None:
+        while kept:
+            kept.pop()[0].wait(_NEVER)
 
     def _end_receive(self, message: int, block: Any, work: Any) -> None:
         work.wait(_NEVER)
-        begin = block.data_ptr()
-        size = _u64.from_address(begin + _BEGIN + _BYTES_AT).value
-        data = _u64.from_address(message + _DATA_AT).value
-        if size > self.bytes_max:
-            raise _ProtocolError(
-                f"a message of {size} bytes came where {self.bytes_max} are expected at most"
-            )
-        ctypes.memmove(message, begin + _BEGIN, _HEAD)
-        if size > self.eager:
-            part = self.world.bytes_at(data, size)
+        try:
+            arrived = Arrived(self.world.torch, block)
+        except Exception as error:
+            raise _ProtocolError(str(error)) from error
+        for part in arrived.empty():
             self._start(self.world.group.recv, part, 1).wait(_NEVER)
-        elif size:
-            ctypes.memmove(data, begin + _BEGIN + _HEAD, size)
-        sent = _i64.from_address(begin).value
-        _i64.from_address(message + _BEGIN_AT).value = min(sent, time.monotonic_ns())
-        self._end(message)
-
-    def _end(self, message: int) -> None:
-        _i64.from_address(message + _END_AT).value = time.monotonic_ns()
+        self.world.edges.arrive(message, self.channel, arrived, self.world.device)
+        now = time.monotonic_ns()
+        _i64.from_address(message + _BEGIN_AT).value = min(arrived.begin, now)
+        _i64.from_address(message + _END_AT).value = now
         _u64.from_address(message + _STATE_AT).value = 0
         self.world.news.put(None)
 
     def close(self) -> None:
-        """End the thread; nothing is under way but blocks that are sent."""
+        """End the thread; nothing is under way but what is sent."""
         self.queue.put(None)
-        for work, _ in self.kept:
-            work.wait(_NEVER)
+        self._end_send(list(self.kept))
 
 
 class _ProtocolError(Exception):
@@ -248,16 +226,27 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 class TorchWorld:
     """This process's rank of a pipeline, on torch.distributed."""
 
-    def __init__(self, torch: Any, group: Any, stall: int) -> None:
-        """Connect the ranks of a process group. All of them call it, in the same order."""
+    def __init__(self, torch: Any, group: Any, stall: int, edges: Edges, device: Any) -> None:
+        """Connect the ranks of a process group. All of them call it, in the same order.
+
+        What goes over `edges` of this rank is on a device.
+        """
         dist = torch.distributed
         self.torch, self.stall = torch, stall
+        self.edges, self.device = edges, device
         members = dist.get_process_group_ranks(group)
         self.rank, self.ranks = dist.get_rank(group), len(members)
         limit = datetime.timedelta(seconds=max(stall / 1e9, 60) if stall else 1800)
-        made = dist.new_group(
-            members, limit, "gloo", use_local_synchronization=True, sort_ranks=False
-        )
+        options: dict[str, Any] = {"use_local_synchronization": True}
+        if members != sorted(members):
+            if "sort_ranks" not in inspect.signature(dist.new_group).parameters:
+                raise UsageError(
+                    f"the group has the processes {members} in this order, and PyTorch "
+                    f"{torch.__version__} makes groups in ascending order only",
+                    "a later PyTorch (2.13), or a group with ascending ranks",
+                )
+            options["sort_ranks"] = False
+        made = dist.new_group(members, limit, "gloo", **options)
         self.group = made._get_backend(torch.device("cpu"))
         name = "weft/" + made.group_name
         store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
@@ -339,11 +328,6 @@ class TorchWorld:
     def empty(self, size: int) -> Any:
         """Make a tensor of bytes."""
         return self.torch.empty(size, dtype=self.torch.uint8)
-
-    def bytes_at(self, address: int, size: int) -> Any:
-        """Make a tensor of bytes that another object owns."""
-        array = (ctypes.c_uint8 * size).from_address(address)
-        return self.torch.frombuffer(array, dtype=self.torch.uint8)
 
     # ---- Messages ----
 
@@ -593,17 +577,6 @@ class TorchWorld:
     def endpoint(self, _rank: int) -> Any:
         """Give the transport of this rank."""
         return self.pointer
-
-    def allgather(self, mine: bytes) -> list[bytes]:
-        """Give the bytes of all processes."""
-        size = len(mine)
-        out = ctypes.create_string_buffer(self.ranks * size)
-        try:
-            call(lib.weft_allgather, self.pointer, mine, out, size, self.stall)
-        except Error as error:
-            launch.is_failed(error)
-            raise
-        return [out.raw[k * size : (k + 1) * size] for k in range(self.ranks)]
 
     def close(self) -> None:
         """Leave. What a failed world has under way stays as it is: gloo may still use it."""

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import launch
 from ._devices import Gpus
-from ._errors import StageError, UsageError
+from ._errors import UsageError
 from ._library import Handle, c, call, field_type, lib, raise_error
-from ._modules import without_data
-from ._tensors import NAMES, shape_of
+from ._mpi_world import MpiRank
 from ._torch_world import TorchWorld
-from ._variables import put_back
 
 if TYPE_CHECKING:
     from ._pipeline import Pipeline
@@ -36,80 +34,52 @@ class _Here:
         """Give the transport of a rank."""
         return lib.weft_comm_endpoint(self.comm.pointer, rank)
 
-    def allgather(self, mine: bytes) -> list[bytes]:
-        """Give the bytes of all processes."""
-        return [mine]
+
+def _launched(owner: Pipeline, gpus: Optional[Gpus], device: Any) -> MpiRank:
+    """The rank of a process that mpirun or srun started: its world serves one pipeline."""
+    if launch.state.is_used:
+        raise UsageError(
+            "this process has had a pipeline over MPI; its world serves one",
+            "keep one Pipeline for all steps",
+        )
+    comm = launch.world(owner._progress)
+    launch.state.is_used = True
+    launch.state.devices = gpus
+    runs = owner._runs
+    rank = MpiRank(runs.torch, lib.weft_comm_endpoint(comm, owner._rank), runs.edges, device)
+    launch.state.rank = rank  # for as long as there is a world
+    return rank
 
 
-class _Launched:
-    """The rank of a process that mpirun or srun started."""
-
-    def __init__(self, owner: Pipeline, gpus: Optional[Gpus]) -> None:
-        """Take the world of the process."""
-        if launch.state.is_used:
-            raise UsageError(
-                "this process has had a pipeline over MPI; its world serves one",
-                "keep one Pipeline for all steps; its first batch is the largest",
-            )
-        self.comm = Handle(launch.world(owner._progress, owner._transport))
-        self.stall = owner._stall
-        launch.state.is_used = True
-        launch.state.devices = gpus  # NCCL uses them for as long as there is a world
-
-    def endpoint(self, rank: int) -> Any:
-        """Give the transport of this rank."""
-        return lib.weft_comm_endpoint(self.comm.pointer, rank)
-
-    def allgather(self, mine: bytes) -> list[bytes]:
-        """Give the bytes of all processes."""
-        return launch.allgather(mine, self.stall)
-
-
-def _open(owner: Pipeline, gpus: Optional[Gpus]) -> Union[_Here, _Launched, TorchWorld]:
+def _open(owner: Pipeline, gpus: Optional[Gpus]) -> Union[_Here, MpiRank, TorchWorld]:
     if owner._rank is None:
         return _Here(owner)
+    runs, device = owner._runs, owner._devices[owner._rank].torch_device
     if owner._transport == "torch":
-        return TorchWorld(owner._runs.torch, owner._group, owner._stall)
-    return _Launched(owner, gpus)
+        return TorchWorld(runs.torch, owner._group, owner._stall, runs.edges, device)
+    return _launched(owner, gpus, device)
 
 
 class World:
     """The ranks of a pipeline that are in this process, and their pipelines."""
 
-    def __init__(self, owner: Pipeline, xs: dict[int, Any], kinds: Any) -> None:
-        """Open the ranks, with buffers for batches like these, by stage without in-edges.
-
-        `kinds` are what the dtypes of tensors follow from.
-        """
-        self.kinds = kinds
+    def __init__(self, owner: Pipeline) -> None:
+        """Open the ranks."""
         program, stages = owner.program, owner._stages
         self.rank = owner._rank
-        self.sizes = {k: tuple(x.shape) for k, x in xs.items()}
         tops = [module for stage in stages if stage is not None for module in stage.modules]
         self.modules = [part for module in tops for part in module.modules()]
-        mine = [stage.module for stage in stages if stage is not None]
         gpus = None
         if any(device.enqueues for device in owner._devices.values()):
             gpus = Gpus(owner._devices, owner._partitions)
         self.ranks = _open(owner, gpus)
-        with put_back(mine):
-            boundaries = _boundaries(owner, xs, self.ranks.allgather)
+        boundaries = _boundaries(owner)
         for k, stage in enumerate(stages):
             if stage is not None:
                 needs = [boundary.tensors[0].needs_grad for boundary in boundaries]
-                edges = owner._edges
-                takes = [
-                    (edge.from_stage, needs[e])
-                    for e, edge in enumerate(edges)
-                    if edge.to_stage == k
-                ]
-                outputs = _outputs_of(owner, k)
-                gives: list[tuple[tuple[int, ...], bool]] = [
-                    ((edges[e].to_stage,) if e < len(edges) else (), needs[e]) for e in outputs
-                ]
-                if not boundaries[outputs[0]].own_output:  # one goes over all edges
-                    takers = [stage for stages, comes in gives for stage in stages if comes]
-                    gives = [(tuple(takers), any(comes for _, comes in gives))]
+                edges = list(enumerate(owner._edges))
+                takes = [(e, needs[e]) for e, edge in edges if edge.to_stage == k]
+                gives = [(e, needs[e]) for e, edge in edges if edge.from_stage == k]
                 stage.reset(takes, gives, k in owner._losses)
         options, keep = _options(owner, boundaries)
         keep = [keep, gpus, self.ranks]
@@ -178,91 +148,21 @@ def _outputs_of(owner: Pipeline, k: int) -> list[int]:
     return [e for e, edge in enumerate(owner._edges) if edge.from_stage == k]
 
 
-def _boundaries(
-    owner: Pipeline, xs: dict[int, Any], allgather: Callable[[bytes], list[bytes]]
-) -> Any:
-    """What goes over each edge, and what each loss gives, for the largest microbatch.
+def _boundaries(owner: Pipeline) -> Any:
+    """Tokens for what goes over each edge, and for what each loss gives.
 
-    Modules compute it without data. Between processes the ranks tell each other, stage by stage; a
-    rank that cannot tell says so, and all fail.
+    A gradient comes back over an edge whose taker gets one to go on from.
     """
-    torch, program, edges = owner._runs.torch, owner.program, owner._edges
-    size = ctypes.sizeof(c.weft_tensor_shape)
+    edges = owner._edges
     boundaries = (c.weft_boundary * (len(edges) + len(owner._losses)))()
-    failure: Optional[BaseException] = None
-    for k in range(program.stages):
-        rank = program.rank_of_stage[k] or 0
-        outputs = _outputs_of(owner, k)
-        mine = b""
-        if owner._rank in (None, rank):
-            inputs = [
-                boundaries[e].tensors[0].largest
-                for e, edge in enumerate(edges)
-                if edge.to_stage == k
-            ]
-            try:
-                shapes, is_one = _given(owner, xs.get(k), k, inputs, len(outputs))
-                mine = (b"1" if is_one else b"+") + b"".join(map(bytes, shapes))
-            except BaseException as caught:
-                failure = caught
-                mine = b"-" + bytes(size * len(outputs))
-            finally:
-                torch.clear_autocast_cache()  # weights without data are no use to a step
-        found = allgather(mine or bytes(size * len(outputs) + 1))
-        answer = found[rank if len(found) > 1 else 0]
-        if answer[:1] not in (b"1", b"+"):
-            reason = StageError(
-                f"rank {rank} cannot tell what stage {k} gives", "that rank's error says why"
-            )
-            if owner._rank is not None:
-                launch.is_failed(failure or reason)
-            raise failure or reason
-        for n, e in enumerate(outputs):
-            shape = c.weft_tensor_shape.from_buffer_copy(answer, 1 + n * size)
-            boundaries[e].tensor_count = 1
-            boundaries[e].tensors[0].largest = shape
-            boundaries[e].own_output = answer[:1] == b"+"
-    _mark_gradients(owner, boundaries)
-    return boundaries
-
-
-def _mark_gradients(owner: Pipeline, boundaries: Any) -> None:
-    """Tensors of floating point need a gradient, where their stage gets one to go on from."""
-    torch = owner._runs.torch
-    has_backward = [False] * owner.program.stages
+    for boundary in boundaries:
+        boundary.tensor_count, boundary.own_output = 1, True
+        largest = boundary.tensors[0].largest
+        largest.dtype, largest.dim_count, largest.dims[0] = c.WEFT_F64, 1, 1
+    has_backward = [k in owner._losses for k in range(owner.program.stages)]
     for k in reversed(range(owner.program.stages)):
-        has_backward[k] = k in owner._losses
         for e in _outputs_of(owner, k):
-            tensor = boundaries[e].tensors[0]
-            comes_back = k in owner._losses or (
-                owner._edges[e].gradient and has_backward[owner._edges[e].to_stage]
-            )
-            is_floating = getattr(torch, NAMES[tensor.largest.dtype]).is_floating_point
-            tensor.needs_grad = comes_back and is_floating
-            has_backward[k] = has_backward[k] or tensor.needs_grad
-
-
-def _given(
-    owner: Pipeline, x: Any, k: int, inputs: list[Any], count: int
-) -> tuple[list[Any], bool]:
-    """What a stage gives for inputs of these shapes or for a microbatch of `x`.
-
-    The shapes over each of its out-edges, and whether that is one tensor for all of them.
-    """
-    torch = owner._runs.torch
-    stage = owner._stages[k]
-    assert stage is not None
-    device = stage.device.torch_device
-    with without_data(torch, k, stage.module) as twin:
-        if not inputs:
-            shape_of(x, f"{stage.name} takes x,", device)
-            sizes = [((-(-x.shape[0] // owner._microbatches), *x.shape[1:]), x.dtype)]
-        else:
-            sizes = [
-                (tuple(shape.dims[: shape.dim_count]), getattr(torch, NAMES[shape.dtype]))
-                for shape in inputs
-            ]
-        y = twin.module(*(twin.empty(torch, dims, kind, device) for dims, kind in sizes))
-        parts = stage.parts_of(y, count)
-        shapes = [shape_of(part, f"{stage.name} gives", device) for part in parts]
-        return shapes, isinstance(y, torch.Tensor)
+            comes = e >= len(edges) or (edges[e].gradient and has_backward[edges[e].to_stage])
+            boundaries[e].tensors[0].needs_grad = comes
+            has_backward[k] = has_backward[k] or comes
+    return boundaries

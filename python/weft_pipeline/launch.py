@@ -53,6 +53,7 @@ class _State:
         self.progress = ""
         self.transport = ""
         self.devices: Any = None  # what the world's transfers use
+        self.rank: Any = None  # likewise
         self.is_used = False  # by a pipeline; a world serves one
         self.lock = threading.RLock()  # MPI is called by one thread at a time
         self.users: list[Any] = []  # what must be closed before the world

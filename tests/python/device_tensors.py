@@ -148,7 +148,7 @@ def piped(table, width, dtype, partitions, on_host):
         x, y = batch_of(m, width, dtype, k)
         if not on_host:
             x, y = x.to(GPU), y.to(GPU)
-        return list(pipeline.step(x, y).losses)
+        return list(pipeline.step(x, target=y).losses)
 
     found = train(modules, step)
     x = batch_of(m, width, dtype, 0)[0].to(GPU)
@@ -246,13 +246,13 @@ def run_failures(width=64):
     stages = [*modules_of(1, width, torch.float32), Fails()]
     pipeline = weft_torch.Pipeline(stages, "1F1B", loss_of, microbatches=4)
     try:
-        pipeline.step(x, y)
+        pipeline.step(x, target=y)
     except ZeroDivisionError as error:
         print(f"a stage that fails: {error.__cause__}")
     else:
         return 1
     good = weft_torch.Pipeline(modules_of(2, width, torch.float32), "1F1B", loss_of, microbatches=4)
-    return len(good.step(x, y).losses) != 4
+    return len(good.step(x, target=y).losses) != 4
 
 
 def medians(function, count):
@@ -272,8 +272,8 @@ def run_host_times(steps=20, width=16, ranks=4, m=8):
         table = weft.Table.named(name, ranks=ranks, microbatches=m)
         modules = modules_of(table.stages, width, torch.float32, slow=False)
         pipeline = weft_torch.Pipeline(modules, table, loss_of)
-        pipeline.step(x, y)
-        ours = medians(lambda run=pipeline: run.step(x, y), steps)
+        pipeline.step(x, target=y)
+        ours = medians(lambda run=pipeline: run.step(x, target=y), steps)
         pipeline.close()
 
         def loop(modules=modules):

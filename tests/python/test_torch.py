@@ -20,6 +20,11 @@ from torch.distributed.pipelining import PipelineStage, schedules  # noqa: E402
 WIDTH, ROWS = 4, 2
 
 
+def step_on(pipeline, batch):
+    x, y = batch
+    return pipeline.step(x, target=y)
+
+
 class Stage:
     """As much of a pipeline stage as a schedule looks at before it runs."""
 
@@ -434,21 +439,15 @@ def test_runtime_computes_the_same(source):
 # ---- Weft's own runtime ----
 
 
-def fake(x):
-    return isinstance(x, torch._subclasses.FakeTensor)
-
-
 class Fails(torch.nn.Module):
     def forward(self, x):
-        if not fake(x):
-            raise ZeroDivisionError("in a stage")
+        raise ZeroDivisionError("in a stage")
         return x * 1
 
 
 class Sleeps(torch.nn.Module):
     def forward(self, x):
-        if not fake(x):
-            time.sleep(3)
+        time.sleep(3)
         return x * 1
 
 
@@ -470,7 +469,7 @@ def test_pipeline_computes_the_same(schedule):
         modules, schedule, loss_of, microbatches=4, scale_grads=False, stall_limit=60
     )
     x, y = batch_of(4)
-    found = pipeline.step(x, y, output=True)
+    found = pipeline.step(x, target=y, return_outputs=True)
     losses, gradients = reference(4, 4)
     assert found.losses == pytest.approx(losses, rel=1e-6)
     for stage, module in enumerate(modules):
@@ -480,7 +479,7 @@ def test_pipeline_computes_the_same(schedule):
     assert torch.allclose(found.output, whole, rtol=1e-5, atol=1e-6)
     assert torch.allclose(pipeline.eval(x).output, whole, rtol=1e-5, atol=1e-6)
     before = [weight.grad.clone() for weight in modules[0].parameters()]
-    pipeline.step(x, y)  # gradients add up
+    pipeline.step(x, target=y)  # gradients add up
     for weight, once in zip(modules[0].parameters(), before):
         assert torch.allclose(weight.grad, 2 * once, rtol=1e-5, atol=1e-6)
 
@@ -513,7 +512,7 @@ def test_pipeline_splits_the_backward_of_large_stages(view):
     table = weft.Table.named("ZBVZeroBubble", ranks=2, microbatches=4)
     pipeline = weft_torch.Pipeline(modules, table, loss_of, scale_grads=False, stall_limit=60)
     assert all(stage.visits_graph for stage in pipeline._stages)
-    pipeline.step(x, y)
+    pipeline.step(x, target=y)
     found = [weight.grad for module in modules for weight in module.parameters()]
     for got, want in zip(found, expected):
         assert torch.allclose(got, want, rtol=1e-4, atol=1e-5)
@@ -523,14 +522,14 @@ def test_pipeline_scales_and_takes_other_batches():
     modules = modules_of(2)
     pipeline = weft_torch.Pipeline(modules, "1F1B", loss_of, microbatches=4)
     x, y = batch_of(4)
-    pipeline.step(x, y)
+    pipeline.step(x, target=y)
     _, gradients = reference(2, 4)
     for weight, expected in zip(modules[1].parameters(), gradients[1]):
         assert torch.allclose(weight.grad, torch.tensor(expected) / 4, rtol=1e-5, atol=1e-6)
-    assert len(pipeline.step(torch.cat([x, x]), torch.cat([y, y])).losses) == 4
-    assert len(pipeline.step(x[:5], y[:5]).losses) == 4
+    assert len(pipeline.step(torch.cat([x, x]), target=torch.cat([y, y])).losses) == 4
+    assert len(pipeline.step(x[:5], target=y[:5]).losses) == 4
     rows = x.t().contiguous().t()  # not contiguous
-    assert pipeline.step(rows, y).losses == pipeline.step(x, y).losses
+    assert pipeline.step(rows, target=y).losses == pipeline.step(x, target=y).losses
 
 
 def test_pipeline_in_autocast():
@@ -539,7 +538,7 @@ def test_pipeline_in_autocast():
     modules = modules_of(2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         pipeline = weft_torch.Pipeline(modules, "1F1B", loss_of, microbatches=4, scale_grads=False)
-        found = pipeline.step(x, y, output=True)
+        found = pipeline.step(x, target=y, return_outputs=True)
         gradients = [weight.grad for module in modules for weight in module.parameters()]
         model = torch.nn.Sequential(*modules_of(2))
         losses = []
@@ -558,13 +557,13 @@ def test_pipeline_fails_with_the_reason():
     pipeline = weft_torch.Pipeline([*modules_of(1), Fails()], "1F1B", loss_of, microbatches=4)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError) as caught:
-            pipeline.step(x, y)
+            pipeline.step(x, target=y)
         assert "1F0" in str(caught.value.__cause__)
     asleep = weft_torch.Pipeline(
         [*modules_of(1), Sleeps()], "1F1B", loss_of, microbatches=4, stall_limit=0.5
     )
     with pytest.raises(weft.StalledError) as caught:
-        asleep.step(x, y)
+        asleep.step(x, target=y)
     assert "rank 1" in caught.value.message and "1F0" in caught.value.message
     good = weft_torch.Pipeline(modules_of(2), "1F1B", loss_of, microbatches=4)
     for wrong, kind in (
@@ -575,7 +574,7 @@ def test_pipeline_fails_with_the_reason():
         ((torch.tensor(3.0), y), weft.UsageError),
     ):
         with pytest.raises(kind):
-            good.step(*wrong)
+            step_on(good, wrong)
     for wrong in ([], [3], "modules"):
         with pytest.raises(TypeError):
             weft_torch.Pipeline(wrong, "1F1B", loss_of, microbatches=4)
@@ -584,11 +583,10 @@ def test_pipeline_fails_with_the_reason():
             weft_torch.Pipeline(modules_of(count), name, loss_of, microbatches=m)
         assert caught.value.hint
     rows = torch.nn.MSELoss(reduction="none")
-    for wrong in ((rows, x), (loss_of, x.to(torch.complex64))):
-        pipeline = weft_torch.Pipeline(modules_of(2), "1F1B", wrong[0], microbatches=4)
-        with pytest.raises(weft.UsageError) as caught:
-            pipeline.step(wrong[1], y)
-        assert caught.value.hint
+    pipeline = weft_torch.Pipeline(modules_of(2), "1F1B", rows, microbatches=4)
+    with pytest.raises(weft.UsageError) as caught:
+        pipeline.step(x, target=y)
+    assert caught.value.hint
     with pytest.raises(weft.UsageError):
         table = weft.Table.named("1F1B", ranks=3, microbatches=4)
         weft_torch.Pipeline(modules_of(2), table, loss_of)
@@ -604,23 +602,26 @@ launch.begin()
 import torch
 import weft_pipeline as weft
 import weft_pipeline.torch as weft_torch
-from test_torch import batch_of, fake, loss_of, modules_of
+from test_torch import WIDTH, batch_of, loss_of, modules_of
 
 torch.set_num_threads(1)
 name, m, what = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
 
 class Trouble(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
     def forward(self, x):
-        if not fake(x):
-            if what == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if what == "sleep":
-                time.sleep(300)
-            if what == "raise":
-                raise ZeroDivisionError("in a stage")
-            if what == "detach":
-                return x.detach()
+        if what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "sleep":
+            time.sleep(300)
+        if what == "raise":
+            raise ZeroDivisionError("in a stage")
+        if what == "detach":
+            return self.linear(x.detach())
         return x * 1
 
 
@@ -636,15 +637,14 @@ pipeline = weft_torch.Pipeline(
 )
 x, y = batch_of(m)
 first, last = 0 in mine, table.stages - 1 in mine
-found = pipeline.step(x if first else None, y if last else None)
-gradients = {k: [w.grad.tolist() for w in modules[k].parameters()] for k in mine}
+found = pipeline.step(x if first else None, target=y if last else None)
+gradients = {
+    k: [None if w.grad is None else w.grad.tolist() for w in modules[k].parameters()] for k in mine
+}
 output = pipeline.eval(x if first else None).output
 smaller = pipeline.eval(x[:5] if first else None).output
-if first:
-    try:
-        pipeline.eval(torch.cat([x, x]))
-    except weft.UsageError as error:
-        assert "larger than the first" in str(error)
+larger = pipeline.eval(x.repeat(99999, 1) if first else None).output  # megabytes
+assert not last or torch.allclose(larger[-len(x) :], output, rtol=1e-5, atol=1e-6)
 with open(f"rank{me.rank}.json", "w") as file:
     outputs = [out.tolist() if last else None for out in (output, smaller)]
     json.dump([found.losses, gradients, outputs], file)
@@ -701,8 +701,9 @@ def test_pipeline_over_mpi_fails(mpi, what, expected, tmp_path, monkeypatch):
 @pytest.mark.parametrize("mpi", test_launch.MPIS[:1])
 def test_no_gradient_over_mpi(mpi, tmp_path, monkeypatch):
     status, said = mpi_job(tmp_path, monkeypatch, mpi, 3, "1F1B", 4, "detach")
-    assert status == 75, said
-    assert "stage 1 (Sequential) has no gradient for what stage 0 gives" in said
+    assert status == 0, said
+    found = [json.loads((tmp_path / f"rank{rank}.json").read_text())[1] for rank in range(3)]
+    assert set(found[0]["0"]) == {None} and None not in found[1]["1"][2:] + found[2]["2"]
 
 
 def test_pipeline_over_mpi_arguments():

@@ -18,6 +18,11 @@ WIDTH, ROWS, M = 8, 3, 4
 EVERYWHERE = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
 
 
+def step_on(pipeline, batch):
+    x, y = batch
+    return pipeline.step(x, target=y)
+
+
 def layers(count):
     torch.manual_seed(5)
     return [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(count)]
@@ -43,10 +48,10 @@ def ranges_of(profile):
 @pytest.mark.parametrize("schedule", ["1F1B", "ZBH1", "InterleavedZeroBubble"])
 def test_every_action_is_a_range(schedule):
     pipeline = pipeline_of(schedule, 4)
-    pipeline.step(*batch())
+    step_on(pipeline, batch())
     with torch.profiler.profile(experimental_config=EVERYWHERE) as profile:
         for _ in range(2):
-            pipeline.step(*batch())
+            step_on(pipeline, batch())
     wanted = [
         f"PP:{action}"
         for row in pipeline.program
@@ -63,7 +68,7 @@ def test_ranges_of_actions_that_draw():
     modules = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)) for _ in range(2)]
     pipeline = weft_torch.Pipeline(modules, "ZBH1", nn.MSELoss(), microbatches=M)
     with torch.profiler.profile(experimental_config=EVERYWHERE) as profile:
-        pipeline.step(*batch())
+        step_on(pipeline, batch())
     assert set(ranges_of(profile).values()) == {1} and len(ranges_of(profile)) == 2 * 3 * M
 
 
@@ -72,16 +77,16 @@ def test_no_ranges_without_a_profiler(monkeypatch):
         raise AssertionError(name)
 
     monkeypatch.setattr(torch.profiler, "record_function", record)
-    pipeline_of("1F1B").step(*batch())
+    step_on(pipeline_of("1F1B"), batch())
 
 
 def test_flops_of_ranks_that_are_threads_are_refused():
     pipeline = pipeline_of("1F1B")
     with FlopCounterMode(display=False), pytest.raises(weft.UsageError) as caught:
-        pipeline.step(*batch())
+        step_on(pipeline, batch())
     assert "FlopCounterMode" in caught.value.message and "other threads" in caught.value.message
     assert 'transport="torch"' in caught.value.hint
-    pipeline.step(*batch())  # without it the pipeline goes on
+    step_on(pipeline, batch())  # without it the pipeline goes on
 
 
 def test_flops_of_a_rank_that_is_a_process_are_counted(tmp_path):
@@ -94,18 +99,18 @@ def test_flops_of_a_rank_that_is_a_process_are_counted(tmp_path):
     packed = []
     try:
         pipeline = pipeline_of("1F1B", 1, transport="torch")
-        pipeline.step(*batch())
+        step_on(pipeline, batch())
         with FlopCounterMode(display=False) as counted:
-            pipeline.step(*batch())
+            step_on(pipeline, batch())
         # Forward and the gradient of the weight; nobody needs that of the input.
         assert counted.get_total_flops() == 2 * 2 * ROWS * M * WIDTH * WIDTH
         with torch.autograd.graph.saved_tensors_hooks(
             lambda tensor: packed.append(tensor) or tensor, lambda tensor: tensor
         ):
-            pipeline.step(*batch())
+            step_on(pipeline, batch())
         assert len(packed) >= 2 * M
         with torch.profiler.profile() as profile:
-            pipeline.step(*batch())
+            step_on(pipeline, batch())
         assert set(ranges_of(profile)) == {f"PP:0{op}{k}" for op in "FB" for k in range(M)}
     finally:
         dist.destroy_process_group()
@@ -133,7 +138,7 @@ def test_hooks_of_saved_tensors_that_change_them():
         modules = layers(2)
         pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
         with halved():
-            pipeline.step(*batch())
+            step_on(pipeline, batch())
         found = [w.grad for module in modules for w in module.parameters()]
         for a, b in zip(found, expected):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
@@ -146,8 +151,8 @@ def test_hooks_of_saved_tensors_that_raise():
     pipeline = pipeline_of("1F1B")
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     with hooks, pytest.raises((RuntimeError, weft.StageError), match="no room on disk"):
-        pipeline.step(*batch())
-    pipeline.step(*batch())
+        step_on(pipeline, batch())
+    step_on(pipeline, batch())
 
 
 def test_schedules_by_their_classes():
@@ -155,17 +160,17 @@ def test_schedules_by_their_classes():
 
     for kind in (schedules.Schedule1F1B, schedules.ScheduleInterleavedZeroBubble):
         pipeline = pipeline_of(kind, 4)
-        assert len(pipeline.step(*batch()).losses) == M
+        assert len(step_on(pipeline, batch()).losses) == M
         assert pipeline.program == pipeline_of(kind.__name__, 4).program
 
 
 @pytest.mark.parametrize("schedule", ["1F1B", "InterleavedZeroBubble"])
 def test_costs_from_a_trace_of_a_pipeline(schedule, tmp_path):
     pipeline = pipeline_of(schedule, 4)
-    pipeline.step(*batch())
+    step_on(pipeline, batch())
     with torch.profiler.profile(experimental_config=EVERYWHERE) as profile:
         for _ in range(3):
-            pipeline.step(*batch())
+            step_on(pipeline, batch())
     profile.export_chrome_trace(str(tmp_path / "trace.json"))
     costs = weft_torch.costs_from_kineto(tmp_path, pipeline.program)
     stages = costs.to_dict()["stages"]

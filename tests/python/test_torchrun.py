@@ -51,11 +51,9 @@ for name, v in [
     for step in range(2):
         # 400 rows of a microbatch are more than a block of the transport has room for.
         x, y = torch.randn(2, (3 if step == 0 else 400) * m, width).unbind()
-        if step == 0:  # the first batch is the largest
-            x, y = torch.randn(2, 400 * m, width).unbind()
         for optimizer in optimizers:
             optimizer.zero_grad()
-        losses = pipeline.step(x, y).losses
+        losses = pipeline.step(x, target=y).losses
         plainly = []
         for xs, ys in zip(x.tensor_split(m), y.tensor_split(m)):
             for module in plain:
@@ -124,7 +122,7 @@ def rank_main(rank, kind, victim, when):
         stall_limit=3,
     )
     for _ in range(4):
-        pipeline.step(torch.randn(16, 8), torch.randn(16, 8))
+        pipeline.step(torch.randn(16, 8), target=torch.randn(16, 8))
 
 
 def run(kind, seed):
@@ -231,7 +229,7 @@ pipeline = Pipeline(
 )
 torch.manual_seed(1 + mesh["dp"].get_local_rank())
 x, y = torch.randn(2, 8, width).unbind()
-pipeline.step(x, y)
+pipeline.step(x, target=y)
 for xs, ys in zip(x.tensor_split(4), y.tensor_split(4)):
     loss_fn(plain[1](plain[0](xs)), ys).backward()
 k = mesh["pp"].get_local_rank()
@@ -278,7 +276,7 @@ def test_a_script_that_ends_early_is_named(tmp_path):
         + """
 pipeline = Pipeline(modules(2), "1F1B", loss_fn, microbatches=2, transport="torch", stall_limit=9)
 for step in range(3 + rank):
-    pipeline.step(torch.randn(4, width), torch.randn(4, width))
+    pipeline.step(torch.randn(4, width), target=torch.randn(4, width))
 """
     )
     status, said = run("-m", "torch.distributed.run", "--nproc-per-node", 2, file)
