@@ -48,6 +48,7 @@ class Rank(NamedTuple):
     """What one rank does."""
 
     rank: int
+    """Its number in the job."""
     state: str
     """'waiting', 'computing', 'between steps', or 'missing' where there is no dump."""
     action: Optional[str]
@@ -62,6 +63,10 @@ class Rank(NamedTuple):
     """Those that it can be in: dumps do not tell computations apart between two transfers."""
     collectives: tuple[Collective, ...] = ()
     """Those that it has started and not done, of any process group: the oldest of each."""
+    pipeline: Optional[int] = None
+    """Which of the job's pipelines it is in, from 0; None where it is in none."""
+    row: Optional[int] = None
+    """Its rank in the program; None where it is in no pipeline."""
 
 
 def _rank(members: Mapping[str, Any]) -> Rank:
@@ -76,14 +81,27 @@ def _rank(members: Mapping[str, Any]) -> Rank:
 class Diagnosis(Immutable):
     """What every rank of a job does, and who is to be looked at."""
 
-    __slots__ = ("_text", "culprit", "cycle", "hangs", "hint", "message", "ranks", "unread")
+    __slots__ = (
+        "_text",
+        "culprit",
+        "cycle",
+        "hangs",
+        "hint",
+        "message",
+        "ranks",
+        "suspects",
+        "unread",
+    )
     _text: str
     culprit: Optional[int]
-    """The rank that the others wait for; None where none hangs, or where it is a deadlock."""
+    """The rank that the others wait for; None where none hangs, where it is a deadlock, and where
+    the dumps do not tell: `message` says why."""
     cycle: tuple[int, ...]
     """Of a deadlock: the ranks that wait for each other, each for the next."""
     hangs: bool
     """Whether any rank waits."""
+    suspects: tuple[int, ...]
+    """Where the dumps do not tell: the ranks at which the waits end, or come back."""
     message: str
     hint: str
     ranks: tuple[Rank, ...]
@@ -98,6 +116,7 @@ class Diagnosis(Immutable):
             culprit=document["culprit"],
             cycle=tuple(document["cycle"]),
             hangs=document["hangs"],
+            suspects=tuple(document["suspects"]),
             message=document["message"],
             hint=document["hint"],
             ranks=tuple(_rank(rank) for rank in document["ranks"]),
@@ -106,7 +125,7 @@ class Diagnosis(Immutable):
 
     @property
     def actions(self) -> tuple[Optional[str], ...]:
-        """The action that each rank is in; None where it is not known, or one of several."""
+        """The action that each of `ranks` is in; None: not known, or one of several."""
         return tuple(rank.action for rank in self.ranks)
 
     def __str__(self) -> str:
@@ -162,10 +181,10 @@ def _explain(contents: list[tuple[bytes, bytes, Optional[bytes]]], program: Prog
 
 
 def from_flight_recorder(folder: Path, program: Program) -> Diagnosis:
-    """Diagnose the dumps in a folder: the files with a number at the end of their names.
+    """Diagnose a job by the dumps in a folder: the files whose names end with a number.
 
-    `program` is the table or program that the job runs. Dumps may be missing, and may have lost
-    their beginning.
+    `program` is the table or program that each pipeline of the job runs. Dumps may be missing,
+    and may have lost their beginning.
     """
     _check_program(program)
     name = path_name(folder)

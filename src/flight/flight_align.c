@@ -208,7 +208,8 @@ static enum weft_status check_channels(const struct weft_flight_record *record,
       return weft_fail(
           error, WEFT_ERR_INVALID, "give the program that this job runs, with its number of ranks",
           "%s: rank %" PRIu32 " %s rank %" PRIu32 ", which the program does not have", record->name,
-          record->rank, transfer->sends ? "sends to" : "receives from", transfer->peer);
+          record->numbers[record->rank], transfer->sends ? "sends to" : "receives from",
+          record->numbers[transfer->peer]);
     }
   }
   return WEFT_OK;
@@ -296,8 +297,9 @@ static enum weft_status fail_contradiction(const struct weft_program *program,
       "%s: the program contradicts entry %" PRIu64 ", where rank %" PRIu32 " sends to rank %" PRIu32
       ": that is %s of step %" PRIu64 " by the program, which has %s of step %" PRIu64
       " before it, a receive from rank %" PRIu32 " that the rank %s",
-      record->name, found->send->entry, record->rank, found->send->peer, send,
-      found->send->before / row->count + 1, receive, found->offset / row->count + 1, peer, entry);
+      record->name, found->send->entry, record->numbers[record->rank],
+      record->numbers[found->send->peer], send, found->send->before / row->count + 1, receive,
+      found->offset / row->count + 1, record->numbers[peer], entry);
 }
 
 /* In a graph, a record that has lost its beginning may begin where channels are further ahead of
@@ -449,7 +451,7 @@ enum weft_status weft_flight_align(const struct weft_program *program,
                      "give the program that this job runs, with its number of microbatches",
                      "%s: the transfers of rank %" PRIu32
                      " come in another order than the program has them",
-                     record->name, record->rank);
+                     record->name, record->numbers[record->rank]);
   }
   find_head(record, row);
   return WEFT_OK;

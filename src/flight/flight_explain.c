@@ -20,133 +20,11 @@ struct unread {
 
 struct job {
   struct weft_arena *arena;
-  const struct weft_program *program;
-  struct weft_flight_record *records; /* [rank_count] */
-  struct weft_flight_row *rows;       /* [rank_count] */
-  struct weft_flight_state *states;   /* [rank_count] */
+  struct weft_flight_job flight;
   struct weft_flight_verdict verdict;
-  struct unread *unread;
+  struct unread *unread; /* dumps that are not used */
   size_t unread_count;
 };
-
-/* ---- Ranks of the job and of the program ---- */
-
-/* The ranks of a pipeline may be any of the job's; in their order they are the program's. */
-struct numbering {
-  bool *in_use;      /* [WEFT_RANKS_MAX], by number in the job */
-  uint32_t *program; /* [WEFT_RANKS_MAX] its rank in the program */
-  bool *reached;     /* [WEFT_RANKS_MAX] in one pipeline with the first dump */
-  uint32_t count, largest;
-};
-
-static void count_rank(struct numbering *numbering, uint32_t rank) {
-  assert(rank < WEFT_RANKS_MAX);
-  numbering->count += !numbering->in_use[rank];
-  numbering->in_use[rank] = true;
-  numbering->largest = rank > numbering->largest ? rank : numbering->largest;
-}
-
-/* Whether it had not been reached. */
-static bool mark_reached(bool *reached, uint32_t rank) {
-  const bool is_new = !reached[rank];
-  reached[rank] = true;
-  return is_new;
-}
-
-/* The dumps of the ranks that exchange messages with the first one, directly or not. */
-static size_t list_pipeline(const struct weft_flight_record *records, size_t count,
-                            struct numbering *numbering, struct weft_text *names) {
-  assert(count > 0);
-  bool *reached = numbering->reached;
-  size_t listed = 0;
-  (void)mark_reached(reached, records[0].rank);
-  for (bool more = true; more;) {
-    more = false;
-    for (size_t k = 0; k < count; k++) {
-      bool joins = reached[records[k].rank];
-      for (size_t t = 0; t < records[k].count && !joins; t++) {
-        joins = reached[records[k].transfers[t].peer];
-      }
-      more |= joins && mark_reached(reached, records[k].rank);
-      for (size_t t = 0; t < records[k].count && joins; t++) {
-        more |= mark_reached(reached, records[k].transfers[t].peer);
-      }
-    }
-  }
-  for (size_t k = 0; k < count; k++) {
-    if (reached[records[k].rank]) {
-      weft_text_addf(names, "%s%s", listed++ > 0 ? ", " : "", records[k].name);
-    }
-  }
-  return listed;
-}
-
-/* A job has several pipelines where it is data-parallel, too. */
-static enum weft_status fail_ranks(const struct job *job, const struct weft_flight_record *records,
-                                   size_t count, struct numbering *numbering,
-                                   struct weft_error *error) {
-  WEFT_SCOPED_TEXT names = {.allocator = job->arena->allocator};
-  WEFT_SCOPED_TEXT hint = {.allocator = job->arena->allocator};
-  const size_t listed = list_pipeline(records, count, numbering, &names);
-  if (listed < count && !names.failed) {
-    weft_text_addf(&hint, "a folder for each pipeline; one of them has the dumps %s", names.data);
-  }
-  return weft_fail(error, WEFT_ERR_INVALID,
-                   hint.size > 0 && !hint.failed
-                       ? hint.data
-                       : "give the dumps of one pipeline, and the program that it runs",
-                   "the dumps name %" PRIu32 " ranks, up to rank %" PRIu32
-                   "; the program has %" PRIu32,
-                   numbering->count, numbering->largest, job->program->rank_count);
-}
-
-static enum weft_status number_ranks(const struct job *job, struct weft_flight_record *records,
-                                     size_t count, struct numbering *numbering,
-                                     struct weft_error *error) {
-  const uint32_t rank_count = job->program->rank_count;
-  for (size_t k = 0; k < count; k++) {
-    count_rank(numbering, records[k].rank);
-    for (size_t t = 0; t < records[k].count; t++) {
-      count_rank(numbering, records[k].transfers[t].peer);
-    }
-  }
-  const bool as_they_are = numbering->largest < rank_count;
-  if (!as_they_are && numbering->count != rank_count) {
-    return fail_ranks(job, records, count, numbering, error);
-  }
-  uint32_t next = 0;
-  for (uint32_t r = 0; r <= numbering->largest; r++) {
-    numbering->program[r] = as_they_are ? r : next;
-    next += numbering->in_use[r];
-  }
-  return WEFT_OK;
-}
-
-static enum weft_status assign_records(struct job *job, struct weft_flight_record *records,
-                                       size_t count, struct weft_error *error) {
-  struct numbering numbering = {
-      .in_use = weft_arena_allocate(job->arena, WEFT_RANKS_MAX, sizeof *numbering.in_use),
-      .reached = weft_arena_allocate(job->arena, WEFT_RANKS_MAX, sizeof *numbering.reached),
-      .program = weft_arena_allocate(job->arena, WEFT_RANKS_MAX, sizeof *numbering.program)};
-  WEFT_TRY(weft_arena_status(job->arena, error));
-  WEFT_TRY(number_ranks(job, records, count, &numbering, error));
-  for (size_t k = 0; k < count; k++) {
-    struct weft_flight_record *record = &records[k];
-    record->rank = numbering.program[record->rank];
-    for (size_t t = 0; t < record->count; t++) {
-      record->transfers[t].peer = numbering.program[record->transfers[t].peer];
-    }
-    if (job->records[record->rank].name != NULL) {
-      return weft_fail(error, WEFT_ERR_USAGE,
-                       "give one dump of each rank of one pipeline; a data-parallel job has "
-                       "several: a folder for each",
-                       "%s and %s are both dumps of rank %" PRIu32, job->records[record->rank].name,
-                       record->name, record->rank);
-    }
-    job->records[record->rank] = *record;
-  }
-  return WEFT_OK;
-}
 
 /* ---- Reading ---- */
 
@@ -158,15 +36,19 @@ static enum weft_status read_dumps(struct job *job, const struct weft_flight_dum
   size_t read = 0;
   for (size_t k = 0; k < count; k++) {
     struct unread *unread = &job->unread[job->unread_count];
+    struct weft_flight_dump dump = dumps[k];
+    if (dump.load != NULL) {
+      dump.load(dump.context, &dump);
+    }
     const enum weft_status status =
-        dumps[k].unread != NULL
+        dump.unread != NULL
             ? weft_fail(&unread->error, WEFT_ERR_FORMAT, "give the files that PyTorch has written",
-                        "%s: %s", dumps[k].name, dumps[k].unread)
-            : weft_flight_record_read(job->arena, &dumps[k], &records[read], &unread->error);
+                        "%s: %s", dump.name, dump.unread)
+            : weft_flight_record_read(job->arena, &dump, &records[read], &unread->error);
     if (status == WEFT_OK) {
       read++;
     } else if (status == WEFT_ERR_FORMAT) {
-      unread->name = dumps[k].name;
+      unread->name = dump.name;
       job->unread_count++;
     } else {
       *error = unread->error;
@@ -177,39 +59,119 @@ static enum weft_status read_dumps(struct job *job, const struct weft_flight_dum
     *error = job->unread[0].error;
     return error->status;
   }
-  return assign_records(job, records, read, error);
+  return weft_flight_ranks_find(job->arena, job->flight.program->rank_count, records, read,
+                                &job->flight.ranks, error);
 }
 
 /* Batches before the first payload, as a whole record shows them; all ranks set up alike. */
-static uint64_t set_up_batches(const struct job *job) {
-  for (uint32_t r = 0; r < job->program->rank_count; r++) {
-    const struct weft_flight_record *record = &job->records[r];
-    if (record->whole && record->count > 0 && record->transfers[0].batch > 0) {
-      return record->transfers[0].batch - 1;
+static uint64_t set_up_batches(const struct weft_flight_record *records, uint32_t rank_count) {
+  for (uint32_t r = 0; r < rank_count; r++) {
+    if (records[r].whole && records[r].count > 0 && records[r].transfers[0].batch > 0) {
+      return records[r].transfers[0].batch - 1;
     }
   }
   return 1;
 }
 
+static enum weft_status align_pipeline(struct job *job, uint32_t base, struct weft_error *error) {
+  const struct weft_program *program = job->flight.program;
+  const struct weft_flight_record *records = &job->flight.ranks.records[base];
+  struct weft_flight_row *rows = &job->flight.rows[base];
+  const uint64_t set_up = set_up_batches(records, program->rank_count);
+  WEFT_TRY(weft_flight_rows_read(job->arena, program, rows, error));
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    WEFT_TRY(weft_flight_align(program, &records[r], set_up, &rows[r], error));
+  }
+  weft_flight_refine(rows, records, program->rank_count);
+  return WEFT_OK;
+}
+
+/* ---- Dumps that contradict each other ---- */
+
+/* Whether the dump's transfers are surely counted from the first step on. */
+static bool is_counted(const struct job *job, uint32_t r) {
+  const struct weft_flight_record *record = &job->flight.ranks.records[r];
+  return record->name != NULL && !job->flight.rows[r].estimated &&
+         (record->whole || job->flight.program->graph == NULL);
+}
+
+/* A rank that has not started what this one has done: the send of a receive, or its part of a
+ * collective. NOBODY: there is none. */
+static uint32_t find_contradiction(const struct job *job, uint32_t r) {
+  const struct weft_flight_ranks *ranks = &job->flight.ranks;
+  const uint32_t rank = r % job->flight.program->rank_count;
+  const struct weft_flight_row *row = &job->flight.rows[r];
+  for (uint32_t c = 0; c < row->channel_count && is_counted(job, r); c++) {
+    const uint32_t peer = r - rank + row->channels[c].peer;
+    const struct weft_flight_channel *send =
+        weft_flight_channel_find(&job->flight.rows[peer], rank, true);
+    if (!row->channels[c].sends && send != NULL && row->channels[c].done > send->started &&
+        is_counted(job, peer)) {
+      return peer;
+    }
+  }
+  for (uint32_t g = 0; g < ranks->records[r].group_count; g++) {
+    const struct weft_flight_group *group = &ranks->records[r].groups[g];
+    for (uint32_t k = 0; k < group->rank_count && group->done > 0; k++) {
+      const uint32_t other = ranks->positions[group->ranks[k]];
+      if (other != NOBODY && weft_flight_is_behind(&ranks->records[other], group, group->done)) {
+        return other;
+      }
+    }
+  }
+  return NOBODY;
+}
+
+static enum weft_status drop_record(struct job *job, uint32_t r, const char *other,
+                                    struct weft_error *error) {
+  struct weft_flight_record *record = &job->flight.ranks.records[r];
+  struct unread *unread = &job->unread[job->unread_count++];
+  unread->name = record->name;
+  (void)weft_fail(&unread->error, WEFT_ERR_INVALID, "take the dumps of one run and one time",
+                  "%s: contradicts %s: one has done what the other has not started", record->name,
+                  other);
+  *record = (struct weft_flight_record){.numbers = record->numbers};
+  return job->flight.rows[r].count > 0
+             ? weft_flight_align(job->flight.program, record, 0, &job->flight.rows[r], error)
+             : WEFT_OK;
+}
+
+/* Uses neither of two such dumps: either may be of another run, or of another time. */
+static enum weft_status drop_contradictions(struct job *job, struct weft_error *error) {
+  for (uint32_t r = 0; r < job->flight.ranks.count; r++) {
+    const uint32_t other = find_contradiction(job, r);
+    if (other != NOBODY) {
+      const char *names[] = {job->flight.ranks.records[r].name,
+                             job->flight.ranks.records[other].name};
+      WEFT_TRY(drop_record(job, r, names[1], error));
+      WEFT_TRY(drop_record(job, other, names[0], error));
+    }
+  }
+  return WEFT_OK;
+}
+
 static enum weft_status read_job(struct job *job, const struct weft_flight_dump *dumps,
-                                 size_t count, struct weft_error *error) {
-  const uint32_t rank_count = job->program->rank_count;
-  job->records = weft_arena_allocate(job->arena, rank_count, sizeof *job->records);
-  job->rows = weft_arena_allocate(job->arena, rank_count, sizeof *job->rows);
-  job->states = weft_arena_allocate(job->arena, rank_count, sizeof *job->states);
+                                 size_t dump_count, struct weft_error *error) {
+  struct weft_flight_job *flight = &job->flight;
+  const uint32_t rank_count = flight->program->rank_count;
+  WEFT_TRY(read_dumps(job, dumps, dump_count, error));
+  const uint32_t count = flight->ranks.count;
+  flight->rows = weft_arena_allocate(job->arena, count, sizeof *flight->rows);
+  flight->states = weft_arena_allocate(job->arena, count, sizeof *flight->states);
   WEFT_TRY(weft_arena_status(job->arena, error));
-  WEFT_TRY(weft_flight_rows_read(job->arena, job->program, job->rows, error));
-  WEFT_TRY(read_dumps(job, dumps, count, error));
-  const uint64_t set_up = set_up_batches(job);
-  for (uint32_t r = 0; r < rank_count; r++) {
-    WEFT_TRY(weft_flight_align(job->program, &job->records[r], set_up, &job->rows[r], error));
+  for (uint32_t r = flight->ranks.pipelines * rank_count; r < count; r++) {
+    flight->rows[r] = (struct weft_flight_row){.head = UINT64_MAX};
   }
-  weft_flight_refine(job->rows, job->records, rank_count);
-  for (uint32_t r = 0; r < rank_count; r++) {
-    job->states[r] = weft_flight_state_of(job->program, r, &job->records[r], &job->rows[r]);
+  for (uint32_t p = 0; p < flight->ranks.pipelines; p++) {
+    WEFT_TRY(align_pipeline(job, p * rank_count, error));
   }
-  return weft_flight_judge(job->arena, job->program, job->records, job->rows, job->states,
-                           &job->verdict, error);
+  WEFT_TRY(drop_contradictions(job, error));
+  for (uint32_t r = 0; r < count; r++) {
+    flight->states[r] = weft_flight_state_of(flight->program, r % rank_count,
+                                             &flight->ranks.records[r], &flight->rows[r]);
+  }
+  weft_flight_find_holds(flight);
+  return weft_flight_judge(job->arena, flight, &job->verdict, error);
 }
 
 /* ---- Words ---- */
@@ -241,12 +203,12 @@ static void add_outside(struct weft_text *text, const char *outside) {
 }
 
 /* "nccl:_all_gather_base of group dp (FILE:LINE)". */
-static void add_collective(struct weft_text *text,
-                           const struct weft_flight_collective *collective) {
+static void add_collective(struct weft_text *text, const struct weft_flight_group *group) {
+  const struct weft_flight_collective *collective = &group->pending;
   const char *slash = strrchr(collective->file, '/');
   add_outside(text, collective->name);
   weft_text_add(text, " of group ");
-  add_outside(text, collective->group);
+  add_outside(text, group->description);
   if (collective->file[0] != '\0') {
     weft_text_add(text, " (");
     add_outside(text, slash != NULL ? slash + 1 : collective->file);
@@ -254,24 +216,61 @@ static void add_collective(struct weft_text *text,
   }
 }
 
-static void add_collectives(struct weft_text *text, const struct weft_flight_record *record) {
-  for (size_t k = 0; k < record->collective_count; k++) {
-    weft_text_add(text, k == 0 ? "; waits in " : " and ");
-    add_collective(text, &record->collectives[k]);
+/* With whom it waits for, where the dumps tell. */
+static void add_collectives(struct weft_text *text, const struct job *job, uint32_t rank) {
+  const struct weft_flight_record *record = &job->flight.ranks.records[rank];
+  const struct weft_flight_hold *hold = &job->flight.states[rank].hold;
+  const char *lead = "; waits in ";
+  for (uint32_t g = 0; g < record->group_count; g++) {
+    if (record->groups[g].pending.name != NULL) {
+      weft_text_add(text, lead);
+      add_collective(text, &record->groups[g]);
+      lead = " and ";
+    }
+    if (hold->group == &record->groups[g] && hold->kind != WEFT_FLIGHT_HOLD_UNKNOWN) {
+      weft_text_addf(text, " for rank %" PRIu32 "%s", hold->number,
+                     hold->kind == WEFT_FLIGHT_HOLD_NO_DUMP ? ", of which there is no dump" : "");
+    }
   }
+}
+
+static bool is_in_pipeline(const struct job *job, uint32_t rank) {
+  return rank < job->flight.ranks.pipelines * job->flight.program->rank_count;
+}
+
+/* The number in the job of a rank's peer. */
+static uint32_t number_of_peer(const struct job *job, uint32_t rank) {
+  const uint32_t base = rank - rank % job->flight.program->rank_count;
+  return job->flight.ranks.numbers[base + job->flight.states[rank].device.peer];
+}
+
+/* "rank 2 (rank2.pkl)". */
+static void add_name(struct weft_text *text, const struct job *job, uint32_t rank, bool with_file) {
+  const char *file = job->flight.ranks.records[rank].name;
+  weft_text_addf(text, "rank %" PRIu32, job->flight.ranks.numbers[rank]);
+  if (with_file && file != NULL) {
+    weft_text_add(text, " (");
+    add_outside(text, file);
+    weft_text_add(text, ")");
+  }
+}
+
+static bool has_several(const struct job *job) {
+  return job->flight.ranks.count > job->flight.program->rank_count;
 }
 
 /* "rank 2: waits in 2RECV_F3 for rank 1, in step 3". */
 static void add_rank(struct weft_text *text, const struct job *job, uint32_t rank) {
-  assert(rank < job->program->rank_count);
-  const struct weft_flight_state *state = &job->states[rank];
-  weft_text_addf(text, "rank %" PRIu32 ": ", rank);
+  assert(rank < job->flight.ranks.count);
+  const struct weft_flight_state *state = &job->flight.states[rank];
+  add_name(text, job, rank, has_several(job));
+  weft_text_add(text, ": ");
   switch (state->phase) {
     case WEFT_FLIGHT_MISSING: weft_text_add(text, "there is no dump of it"); break;
     case WEFT_FLIGHT_WAITING:
       weft_text_add(text, "waits in ");
       add_actions(text, state);
-      weft_text_addf(text, " for rank %" PRIu32 ", in step %" PRIu64, state->device.peer,
+      weft_text_addf(text, " for rank %" PRIu32 ", in step %" PRIu64, number_of_peer(job, rank),
                      state->step);
       break;
     case WEFT_FLIGHT_COMPUTING:
@@ -284,59 +283,87 @@ static void add_rank(struct weft_text *text, const struct job *job, uint32_t ran
       }
       break;
     case WEFT_FLIGHT_BETWEEN:
-      weft_text_addf(text, "has done the transfers of %" PRIu64 " steps, and begun no other",
-                     state->step);
+      if (is_in_pipeline(job, rank)) {
+        weft_text_addf(text, "has done the transfers of %" PRIu64 " steps, and begun no other",
+                       state->step);
+      } else {
+        weft_text_add(text, "is in no pipeline");
+      }
       break;
   }
-  add_collectives(text, &job->records[rank]);
+  add_collectives(text, job, rank);
 }
 
 static uint32_t count_waiting(const struct job *job) {
   uint32_t count = 0;
-  for (uint32_t r = 0; r < job->program->rank_count; r++) {
-    count += job->states[r].phase == WEFT_FLIGHT_WAITING;
+  for (uint32_t r = 0; r < job->flight.ranks.count; r++) {
+    count +=
+        job->flight.states[r].phase == WEFT_FLIGHT_WAITING ||
+        (job->flight.states[r].hold.kind != WEFT_FLIGHT_HOLD_NONE && r != job->verdict.culprit);
   }
   return count;
 }
 
+static void add_suspects(struct weft_text *text, const struct job *job) {
+  enum { SUSPECTS_SHOWN_MAX = 8 };
+  const struct weft_flight_verdict *verdict = &job->verdict;
+  weft_text_addf(text, "cannot tell: %s ",
+                 !verdict->hangs ? "no rank waits for another, but dumps are missing:"
+                 : verdict->suspect_count > 1
+                     ? "the waits end at several ranks, or come back to them:"
+                     : "the waits end where the dumps say no more:");
+  for (uint32_t k = 0; k < verdict->suspect_count && k < SUSPECTS_SHOWN_MAX; k++) {
+    weft_text_add(text, k > 0 ? "; " : "");
+    add_rank(text, job, verdict->suspects[k]);
+  }
+  if (verdict->suspect_count > SUSPECTS_SHOWN_MAX) {
+    weft_text_addf(text, "; and %" PRIu32 " more", verdict->suspect_count - SUSPECTS_SHOWN_MAX);
+  }
+}
+
 static void add_verdict(struct weft_text *text, const struct job *job) {
   const struct weft_flight_verdict *verdict = &job->verdict;
-  if (!verdict->hangs) {
+  if (!verdict->hangs && verdict->suspect_count == 0) {
     weft_text_add(text, "no rank waits for another: nothing hangs in these dumps");
   } else if (verdict->cycle_length > 0) {
     weft_text_add(text,
                   "a deadlock: each of these ranks waits for the next, the last one for the "
                   "first:");
     for (uint32_t k = 0; k < verdict->cycle_length; k++) {
-      weft_text_addf(text, "%s rank %" PRIu32 " in ", k > 0 ? "," : "", verdict->cycle[k]);
-      add_actions(text, &job->states[verdict->cycle[k]]);
+      weft_text_addf(text, "%s rank %" PRIu32 " in ", k > 0 ? "," : "",
+                     job->flight.ranks.numbers[verdict->cycle[k]]);
+      add_actions(text, &job->flight.states[verdict->cycle[k]]);
     }
-  } else {
+  } else if (verdict->culprit != NOBODY) {
     add_rank(text, job, verdict->culprit);
     weft_text_addf(text, "; %" PRIu32 " of %" PRIu32 " ranks wait", count_waiting(job),
-                   job->program->rank_count);
+                   job->flight.ranks.count);
+  } else {
+    add_suspects(text, job);
   }
 }
 
 static const char *hint_of(const struct job *job) {
   const struct weft_flight_verdict *verdict = &job->verdict;
-  if (!verdict->hangs) {
+  if (!verdict->hangs && verdict->suspect_count == 0) {
     return "if the job does hang, take the dumps of all ranks while it does";
   }
   if (verdict->cycle_length > 0) {
     return "verify the program: it has the same cycle, and the report has the buffers that avoid "
            "it";
   }
-  if (job->records[verdict->culprit].collective_count > 0) {
-    return "that collective needs all ranks of its group: find the one that has not started it";
-  }
-  return job->states[verdict->culprit].phase == WEFT_FLIGHT_MISSING
-             ? "find out how that process ended, and take its dump if it is still there"
-             : "look at that process: py-spy dump --pid shows where it is";
+  return verdict->culprit != NOBODY ? "look at that process: py-spy dump --pid shows where it is"
+                                    : "take the dumps that are not there, or look at those "
+                                      "processes with py-spy dump --pid";
 }
 
 static void add_explanation(struct weft_text *text, const struct job *job) {
-  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+  const struct weft_flight_verdict *verdict = &job->verdict;
+  const uint32_t rank_count = job->flight.program->rank_count;
+  for (uint32_t r = 0; r < job->flight.ranks.count; r++) {
+    if (has_several(job) && r % rank_count == 0 && is_in_pipeline(job, r)) {
+      weft_text_addf(text, "pipeline %" PRIu32 ":\n", r / rank_count);
+    }
     add_rank(text, job, r);
     weft_text_add(text, "\n");
   }
@@ -347,14 +374,13 @@ static void add_explanation(struct weft_text *text, const struct job *job) {
   }
   weft_text_add(text, "\nverdict: ");
   add_verdict(text, job);
-  if (job->verdict.culprit != NOBODY) {
-    const char *file = job->records[job->verdict.culprit].name;
-    weft_text_addf(text, "\nculprit: rank %" PRIu32, job->verdict.culprit);
-    if (file != NULL) { /* its number may be another: that of the rank in the job */
-      weft_text_add(text, " (");
-      add_outside(text, file);
-      weft_text_add(text, ")");
-    }
+  if (verdict->culprit != NOBODY) {
+    weft_text_add(text, "\nculprit: ");
+    add_name(text, job, verdict->culprit, true);
+  }
+  for (uint32_t k = 0; k < verdict->suspect_count; k++) {
+    weft_text_add(text, k > 0 ? ", " : "\nsuspects: ");
+    add_name(text, job, verdict->suspects[k], true);
   }
   weft_text_addf(text, "\nhint: %s\n", hint_of(job));
 }
@@ -372,15 +398,17 @@ static void write_actions(struct weft_json *json, const struct weft_flight_state
 
 static void write_collectives(struct weft_json *json, const struct weft_flight_record *record) {
   weft_json_open(json, "collectives", '[');
-  for (size_t k = 0; k < record->collective_count; k++) {
-    const struct weft_flight_collective *collective = &record->collectives[k];
-    const bool framed = collective->file[0] != '\0';
+  for (uint32_t g = 0; g < record->group_count; g++) {
+    const struct weft_flight_collective *collective = &record->groups[g].pending;
+    if (collective->name == NULL) {
+      continue;
+    }
     weft_json_open(json, NULL, '{');
     weft_json_string(json, "name", collective->name);
-    weft_json_string(json, "group", collective->group);
-    weft_json_string(json, "ranks", collective->ranks);
+    weft_json_string(json, "group", record->groups[g].description);
+    weft_json_string(json, "ranks", record->groups[g].ranks_text);
     weft_json_string(json, "file", collective->file);
-    weft_json_optional(json, "line", framed, collective->line);
+    weft_json_optional(json, "line", collective->file[0] != '\0', collective->line);
     weft_json_string(json, "function", collective->function);
     weft_json_close(json, '}');
   }
@@ -388,10 +416,15 @@ static void write_collectives(struct weft_json *json, const struct weft_flight_r
 }
 
 static void write_rank(struct weft_json *json, const struct job *job, uint32_t rank) {
-  const struct weft_flight_state *state = &job->states[rank];
+  const struct weft_flight_state *state = &job->flight.states[rank];
+  const struct weft_flight_record *record = &job->flight.ranks.records[rank];
+  const uint32_t rank_count = job->flight.program->rank_count;
+  const bool waits = state->phase == WEFT_FLIGHT_WAITING;
   char action[32];
   weft_json_open(json, NULL, '{');
-  weft_json_number(json, "rank", rank);
+  weft_json_number(json, "rank", job->flight.ranks.numbers[rank]);
+  weft_json_optional(json, "pipeline", is_in_pipeline(job, rank), rank / rank_count);
+  weft_json_optional(json, "row", is_in_pipeline(job, rank), rank % rank_count);
   weft_json_string(json, "state", phase_words[state->phase]);
   if (count_actions(state) == 1) {
     weft_json_string(json, "action", weft_action_format(state->action, action, sizeof action));
@@ -399,27 +432,35 @@ static void write_rank(struct weft_json *json, const struct job *job, uint32_t r
     weft_json_null(json, "action");
   }
   weft_json_optional(json, "step", state->phase != WEFT_FLIGHT_MISSING, state->step);
-  weft_json_optional(json, "peer", state->phase == WEFT_FLIGHT_WAITING, state->device.peer);
-  weft_json_string(json, "file", job->records[rank].name);
+  weft_json_optional(json, "peer", waits, waits ? number_of_peer(job, rank) : 0);
+  weft_json_string(json, "file", record->name);
   write_actions(json, state);
-  write_collectives(json, &job->records[rank]);
+  write_collectives(json, record);
   weft_json_close(json, '}');
+}
+
+static void write_numbers(struct weft_json *json, const char *key, const struct job *job,
+                          const uint32_t *ranks, uint32_t count) {
+  weft_json_open(json, key, '[');
+  for (uint32_t k = 0; k < count; k++) {
+    weft_json_number(json, NULL, job->flight.ranks.numbers[ranks[k]]);
+  }
+  weft_json_close(json, ']');
 }
 
 static void write_json(struct weft_text *text, const struct job *job, const char *message) {
   const struct weft_flight_verdict *verdict = &job->verdict;
+  const bool is_known = verdict->culprit != NOBODY;
   struct weft_json json = weft_json_begin(text, "weft-explain-hang/1");
-  weft_json_optional(&json, "culprit", verdict->culprit != NOBODY, verdict->culprit);
-  weft_json_open(&json, "cycle", '[');
-  for (uint32_t k = 0; k < verdict->cycle_length; k++) {
-    weft_json_number(&json, NULL, verdict->cycle[k]);
-  }
-  weft_json_close(&json, ']');
+  weft_json_optional(&json, "culprit", is_known,
+                     is_known ? job->flight.ranks.numbers[verdict->culprit] : 0);
+  write_numbers(&json, "cycle", job, verdict->cycle, verdict->cycle_length);
   weft_json_boolean(&json, "hangs", verdict->hangs);
+  write_numbers(&json, "suspects", job, verdict->suspects, verdict->suspect_count);
   weft_json_string(&json, "message", message);
   weft_json_string(&json, "hint", hint_of(job));
   weft_json_open(&json, "ranks", '[');
-  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+  for (uint32_t r = 0; r < job->flight.ranks.count; r++) {
     write_rank(&json, job, r);
   }
   weft_json_close(&json, ']');
@@ -441,7 +482,7 @@ static enum weft_status explain_program(struct weft_arena *arena,
                                         const struct weft_flight_dump *dumps, size_t dump_count,
                                         bool json, struct weft_text *text,
                                         struct weft_error *error) {
-  struct job job = {.arena = arena, .program = program};
+  struct job job = {.arena = arena, .flight.program = program};
   WEFT_TRY(read_job(&job, dumps, dump_count, error));
   if (json) {
     WEFT_SCOPED_TEXT message = {.allocator = arena->allocator};
@@ -465,7 +506,7 @@ enum weft_status weft_flight_explain(const struct weft_allocator *allocator,
   }
   for (size_t k = 0; k < dump_count; k++) {
     WEFT_NEED(dumps[k].name, error);
-    if (dumps[k].size > 0) {
+    if (dumps[k].size > 0 && dumps[k].load == NULL) {
       WEFT_NEED(dumps[k].data, error);
     }
   }

@@ -23,6 +23,7 @@ struct entry {
   const struct weft_pickle_value *value;
   enum entry_kind kind;
   struct weft_flight_transfer transfer; /* of the other kinds: `group`, `batch` and `done` */
+  uint64_t number;                      /* of a collective, in its group */
   uint32_t self;
   bool is_batched;
 };
@@ -36,10 +37,6 @@ struct entries {
 
 static const struct weft_pickle_value *item_at(const struct weft_pickle_value *list, size_t k) {
   return list != NULL && list->kind == WEFT_PICKLE_LIST && k < list->count ? list->items[k] : NULL;
-}
-
-static int64_t group_of(const struct weft_pickle_value *entry) {
-  return weft_pickle_integer(weft_pickle_find(entry, "pg_id"), 0);
 }
 
 /* Reads a number at *at, and moves it. */
@@ -77,32 +74,9 @@ static bool parse_name(const struct weft_pickle_value *name, struct entry *entry
          parse_number(&at, end, &entry->transfer.peer) && at == end;
 }
 
-/* Names count ranks within their process group; its configuration lists their numbers in the job:
- * "[0, 8, 16]". */
-static uint32_t rank_in_job(const struct weft_pickle_value *groups,
-                            const struct weft_pickle_value *entry, uint32_t rank) {
-  const struct weft_pickle_value *name = item_at(weft_pickle_find(entry, "process_group"), 0);
-  const struct weft_pickle_value *ranks =
-      weft_pickle_find(weft_pickle_find_same(groups, name), "ranks");
-  if (ranks == NULL || ranks->kind != WEFT_PICKLE_TEXT) {
-    return rank;
-  }
-  const char *at = ranks->text, *end = ranks->text + ranks->count;
-  uint32_t number = NOBODY;
-  for (uint32_t k = 0; k <= rank; k++) {
-    while (at < end && (*at < '0' || *at > '9')) {
-      at++;
-    }
-    if (!parse_number(&at, end, &number)) {
-      return rank;
-    }
-  }
-  return number;
-}
-
-static bool is_done(const struct weft_pickle_value *entry) {
-  return weft_pickle_is(weft_pickle_find(entry, "state"), "completed") ||
-         weft_pickle_integer(weft_pickle_find(entry, "retired"), 0) != 0;
+/* Names count ranks within their process group. */
+static uint32_t rank_in_job(const struct weft_flight_group *group, uint32_t rank) {
+  return rank < group->rank_count ? group->ranks[rank] : rank;
 }
 
 /* Stages exchange activations, which are floating-point and more than one number. Connections are
@@ -118,24 +92,102 @@ static bool is_payload(const struct weft_pickle_value *entry) {
          !weft_pickle_is(type, "Int") && !weft_pickle_is(type, "Long");
 }
 
-static struct entry read_entry(const struct weft_pickle_value *groups,
+static uint64_t number_in(const struct weft_pickle_value *dictionary, const char *key) {
+  const int64_t number = weft_pickle_integer(weft_pickle_find(dictionary, key), 0);
+  return number > 0 ? (uint64_t)number : 0;
+}
+
+static struct entry read_entry(const struct weft_flight_record *record, uint32_t group,
                                const struct weft_pickle_value *value, size_t number) {
   const struct weft_pickle_value *name = weft_pickle_find(value, "profiling_name");
   struct entry entry = {
       .value = value,
       .kind = ENTRY_TRANSFER,
-      .transfer = {.group = (uint32_t)group_of(value),
+      .transfer = {.group = group,
                    .entry = number,
-                   .batch = (uint64_t)weft_pickle_integer(weft_pickle_find(value, "p2p_seq_id"), 0),
-                   .done = is_done(value),
-                   .payload = is_payload(value)}};
+                   .batch = number_in(value, "p2p_seq_id"),
+                   .done = weft_pickle_is(weft_pickle_find(value, "state"), "completed"),
+                   .payload = is_payload(value)},
+      .number = number_in(value, "collective_seq_id")};
   if (parse_name(name, &entry)) {
-    entry.self = rank_in_job(groups, value, entry.self);
-    entry.transfer.peer = rank_in_job(groups, value, entry.transfer.peer);
+    entry.self = rank_in_job(&record->groups[group], entry.self);
+    entry.transfer.peer = rank_in_job(&record->groups[group], entry.transfer.peer);
   } else {
     entry.kind = weft_pickle_is(name, "nccl:coalesced") ? ENTRY_BATCH_END : ENTRY_COLLECTIVE;
   }
   return entry;
+}
+
+static bool contains(const struct weft_pickle_value *value, const char *part) {
+  const size_t size = strlen(part);
+  bool found = false;
+  for (size_t k = 0; value != NULL && value->kind == WEFT_PICKLE_TEXT && k + size <= value->count;
+       k++) {
+    found = found || memcmp(value->text + k, part, size) == 0;
+  }
+  return found;
+}
+
+/* ---- Process groups ---- */
+
+enum { GROUPS_MAX = 1024 }; /* a process is in a handful */
+
+/* A text of the dump as a string of its own; "": it has none. */
+static const char *copy_text(struct weft_arena *arena, const struct weft_pickle_value *value) {
+  const char *copy = value != NULL && value->kind == WEFT_PICKLE_TEXT
+                         ? weft_arena_copy_text(arena, value->text, value->count)
+                         : NULL;
+  return copy != NULL ? copy : ""; /* memory that is out ends the reading later */
+}
+
+/* "[0, 8, 16]"; none, where one of them is no rank. */
+static void parse_ranks(struct weft_arena *arena, struct weft_flight_group *group) {
+  const char *at = group->ranks_text, *end = at + strlen(at);
+  uint32_t *ranks = weft_arena_allocate(arena, (size_t)(end - at) / 2 + 1, sizeof *ranks);
+  group->ranks = ranks;
+  while (ranks != NULL && (at += strcspn(at, "0123456789")) < end) {
+    if (!parse_number(&at, end, ranks++)) {
+      return;
+    }
+  }
+  group->rank_count = ranks != NULL ? (uint32_t)(ranks - group->ranks) : 0;
+}
+
+/* The group with this name, which is added if it is new. What are too many count as one. */
+static uint32_t find_group(struct weft_arena *arena, const struct weft_pickle_value *configurations,
+                           const struct weft_pickle_value *name,
+                           struct weft_flight_record *record) {
+  uint32_t at = 0;
+  while (at < record->group_count && !weft_pickle_is(name, record->groups[at].name)) {
+    at++;
+  }
+  at = at < GROUPS_MAX ? at : GROUPS_MAX - 1;
+  if (at == record->group_count) {
+    struct weft_flight_group *group = &record->groups[record->group_count++];
+    group->name = copy_text(arena, name);
+    group->ranks_text =
+        copy_text(arena, weft_pickle_find(weft_pickle_find_same(configurations, name), "ranks"));
+    parse_ranks(arena, group);
+  }
+  return at;
+}
+
+/* The group of an entry. */
+static uint32_t group_of(struct weft_arena *arena, const struct weft_pickle_value *configurations,
+                         const struct weft_pickle_value *entry, struct weft_flight_record *record) {
+  static const struct weft_pickle_value no_name = {.kind = WEFT_PICKLE_TEXT, .text = ""};
+  const struct weft_pickle_value *names = weft_pickle_find(entry, "process_group");
+  const struct weft_pickle_value *name = item_at(names, 0), *description = item_at(names, 1);
+  const bool has_name = name != NULL && name->kind == WEFT_PICKLE_TEXT;
+  const uint32_t at = find_group(arena, configurations, has_name ? name : &no_name, record);
+  struct weft_flight_group *group = &record->groups[at];
+  if (group->description == NULL) {
+    const char *text =
+        weft_pickle_is(description, "undefined") ? "" : copy_text(arena, description);
+    group->description = text[0] != '\0' ? text : group->name;
+    group->id = weft_pickle_integer(weft_pickle_find(entry, "pg_id"), 0);
+  }
+  return at;
 }
 
 /* ---- What is done ---- */
@@ -189,47 +241,21 @@ static void prove_earlier(const struct entries *entries) {
 /* The group's own count of what is done, where it has no collectives, which count too. It tells how
  * much is pending of what the record has lost. */
 static uint64_t last_done_batch(const struct weft_pickle_value *dump,
-                                const struct entries *entries) {
-  const struct entry *first = entries->items, *end = entries->items + entries->count;
-  char group[16];
-  while (first < end && first->kind == ENTRY_COLLECTIVE) {
-    first++;
+                                const struct weft_flight_record *record) {
+  uint32_t g = 0;
+  char id[32];
+  while (g < record->group_count && !record->groups[g].has_transfers) {
+    g++;
   }
-  for (const struct entry *at = entries->items; first < end && at < end; at++) {
-    if (at->kind == ENTRY_COLLECTIVE && at->transfer.group == first->transfer.group) {
-      return 0;
-    }
-  }
-  if (first == end) {
+  if (g == record->group_count || record->groups[g].has_collectives) {
     return 0;
   }
-  (void)snprintf(group, sizeof group, "%" PRIu32, first->transfer.group);
-  const struct weft_pickle_value *status =
-      weft_pickle_find(weft_pickle_find(dump, "pg_status"), group);
-  const int64_t last =
-      weft_pickle_integer(weft_pickle_find(status, "last_completed_collective"), 0);
-  return last > 0 ? (uint64_t)last : 0;
+  (void)snprintf(id, sizeof id, "%" PRId64, record->groups[g].id);
+  return number_in(weft_pickle_find(weft_pickle_find(dump, "pg_status"), id),
+                   "last_completed_collective");
 }
 
 /* ---- Collectives ---- */
-
-/* A text of the dump as a string of its own; "": it has none. */
-static const char *copy_text(struct weft_arena *arena, const struct weft_pickle_value *value) {
-  const char *copy = value != NULL && value->kind == WEFT_PICKLE_TEXT
-                         ? weft_arena_copy_text(arena, value->text, value->count)
-                         : NULL;
-  return copy != NULL ? copy : ""; /* memory that is out ends the reading later */
-}
-
-static bool contains(const struct weft_pickle_value *value, const char *part) {
-  const size_t size = strlen(part);
-  bool found = false;
-  for (size_t k = 0; value != NULL && value->kind == WEFT_PICKLE_TEXT && k + size <= value->count;
-       k++) {
-    found = found || memcmp(value->text + k, part, size) == 0;
-  }
-  return found;
-}
 
 /* The innermost frame that is not PyTorch's own, else the innermost. NULL: the dump has none. */
 static const struct weft_pickle_value *find_frame(const struct weft_pickle_value *entry) {
@@ -243,69 +269,51 @@ static const struct weft_pickle_value *find_frame(const struct weft_pickle_value
   return item_at(frames, 0);
 }
 
-static void read_collective(struct weft_arena *arena, const struct weft_pickle_value *groups,
-                            const struct weft_pickle_value *entry,
-                            struct weft_flight_collective *collective) {
-  const struct weft_pickle_value *group = weft_pickle_find(entry, "process_group");
-  const struct weft_pickle_value *name = item_at(group, 0), *description = item_at(group, 1);
-  const struct weft_pickle_value *frame = find_frame(entry);
-  const bool described = description != NULL && description->kind == WEFT_PICKLE_TEXT &&
-                         description->count > 0 && !weft_pickle_is(description, "undefined");
-  const int64_t line = weft_pickle_integer(weft_pickle_find(frame, "line"), 0);
-  *collective = (struct weft_flight_collective){
-      .name = copy_text(arena, weft_pickle_find(entry, "profiling_name")),
-      .group = copy_text(arena, described ? description : name),
-      .ranks = copy_text(arena, weft_pickle_find(weft_pickle_find_same(groups, name), "ranks")),
+static struct weft_flight_collective read_collective(struct weft_arena *arena,
+                                                     const struct entry *entry) {
+  const struct weft_pickle_value *frame = find_frame(entry->value);
+  return (struct weft_flight_collective){
+      .name = copy_text(arena, weft_pickle_find(entry->value, "profiling_name")),
       .file = copy_text(arena, weft_pickle_find(frame, "filename")),
       .function = copy_text(arena, weft_pickle_find(frame, "name")),
-      .line = line > 0 ? (uint64_t)line : 0,
-      .group_id = group_of(entry)};
+      .line = number_in(frame, "line"),
+      .number = entry->number};
 }
 
-/* Which of these is of the same group; `count`: none. */
-static size_t find_group(const struct entry *const *entries, size_t count,
-                         const struct entry *entry) {
-  size_t at = 0;
-  while (at < count && group_of(entries[at]->value) != group_of(entry->value)) {
-    at++;
-  }
-  return at;
+/* Whether none can be done before all ranks have started it, unlike "nccl:broadcast". */
+static bool needs_all(const struct weft_pickle_value *name) {
+  return contains(name, "all") || contains(name, "reduce_scatter") || contains(name, "barrier");
 }
 
-/* Lists the oldest collective of each group that is not done. Those of a group run one after the
- * other: from the last entry to the first, one that is done says so of all before it. */
-static enum weft_status list_collectives(struct weft_arena *arena,
-                                         const struct weft_pickle_value *groups,
-                                         const struct entries *entries,
-                                         struct weft_flight_record *record,
-                                         struct weft_error *error) {
-  enum { GROUPS_MAX = 64 }; /* a process is in a handful of groups */
-  const struct entry *done[GROUPS_MAX], *oldest[GROUPS_MAX];
-  size_t done_count = 0, count = 0;
+/* Notes of each group what is started and done, and the oldest collective that is not. Those of a
+ * group run one after the other: from the last entry to the first, one that is done says so of all
+ * before it. */
+static void read_collectives(struct weft_arena *arena, const struct entries *entries,
+                             struct weft_flight_record *record) {
+  bool is_done_later[GROUPS_MAX] = {false};
+  const struct entry *oldest[GROUPS_MAX] = {NULL};
   for (size_t k = entries->count; k > 0; k--) {
     const struct entry *entry = &entries->items[k - 1];
-    if (entry->kind == ENTRY_TRANSFER || find_group(done, done_count, entry) < done_count ||
-        weft_pickle_find(entry->value, "profiling_name") == NULL) {
+    const struct weft_pickle_value *name = weft_pickle_find(entry->value, "profiling_name");
+    struct weft_flight_group *group = &record->groups[entry->transfer.group];
+    bool *done = &is_done_later[entry->transfer.group];
+    if (entry->kind == ENTRY_TRANSFER || name == NULL) {
+      group->has_transfers |= entry->kind == ENTRY_TRANSFER;
       continue;
     }
-    if (entry->transfer.done) {
-      done[done_count] = entry;
-      done_count += done_count + 1 < GROUPS_MAX;
-    } else if (entry->kind == ENTRY_COLLECTIVE) {
-      const size_t at = find_group(oldest, count, entry);
-      if (at < GROUPS_MAX) {
-        oldest[at] = entry;
-        count += at == count;
-      }
+    *done |= entry->transfer.done;
+    if (entry->kind == ENTRY_COLLECTIVE) {
+      group->has_collectives = true;
+      group->started = entry->number > group->started ? entry->number : group->started;
+      oldest[entry->transfer.group] = *done ? oldest[entry->transfer.group] : entry;
+      group->done = *done && needs_all(name) && group->done == 0 ? entry->number : group->done;
     }
   }
-  record->collectives = weft_arena_allocate(arena, count + 1, sizeof *record->collectives);
-  WEFT_TRY(weft_arena_status(arena, error));
-  for (size_t k = 0; k < count; k++) {
-    read_collective(arena, groups, oldest[k]->value,
-                    &record->collectives[record->collective_count++]);
+  for (uint32_t g = 0; g < record->group_count; g++) {
+    if (oldest[g] != NULL) {
+      record->groups[g].pending = read_collective(arena, oldest[g]);
+    }
   }
-  return weft_arena_status(arena, error);
 }
 
 /* ---- The record ---- */
@@ -340,11 +348,13 @@ static enum weft_status keep_payloads(struct weft_arena *arena, const struct wef
                                       const struct entries *entries,
                                       struct weft_flight_record *record, struct weft_error *error) {
   bool payloads = false;
+  size_t transfers = 0;
   for (size_t k = 0; k < entries->count; k++) {
-    payloads = payloads ||
-               (entries->items[k].kind == ENTRY_TRANSFER && entries->items[k].transfer.payload);
+    const bool is_transfer = entries->items[k].kind == ENTRY_TRANSFER;
+    transfers += is_transfer;
+    payloads |= is_transfer && entries->items[k].transfer.payload;
   }
-  record->transfers = weft_arena_allocate(arena, entries->count + 1, sizeof *record->transfers);
+  record->transfers = weft_arena_allocate(arena, transfers + 1, sizeof *record->transfers);
   WEFT_TRY(weft_arena_status(arena, error));
   for (size_t k = 0; k < entries->count; k++) {
     const struct entry *entry = &entries->items[k];
@@ -384,29 +394,40 @@ enum weft_status weft_flight_record_read(struct weft_arena *arena,
                                          struct weft_flight_record *record,
                                          struct weft_error *error) {
   assert(arena != NULL && dump != NULL && dump->name != NULL && record != NULL);
+  WEFT_SCOPED_ARENA scratch = {.allocator = arena->allocator}; /* a dump is large */
   const struct weft_pickle_value *value;
   *record = (struct weft_flight_record){.name = dump->name, .rank = NOBODY};
-  WEFT_TRY(read_value(arena, dump, &value, error));
+  WEFT_TRY(read_value(&scratch, dump, &value, error));
   const struct weft_pickle_value *list = weft_pickle_find(value, "entries");
   const struct weft_pickle_value *groups = weft_pickle_find(value, "pg_config");
+  const bool has_groups = groups != NULL && groups->kind == WEFT_PICKLE_DICTIONARY;
   if (list == NULL || list->kind != WEFT_PICKLE_LIST) {
     return weft_fail(error, WEFT_ERR_FORMAT, HINT,
                      "%s: has no list \"entries\"; expected a dump of PyTorch's flight recorder",
                      dump->name);
   }
   struct entries entries = {
-      .items = weft_arena_allocate(arena, list->count + 1, sizeof(struct entry)),
+      .items = weft_arena_allocate(&scratch, list->count + 1, sizeof(struct entry)),
       .count = list->count};
-  WEFT_TRY(weft_arena_status(arena, error));
-  for (size_t k = 0; k < list->count; k++) {
-    entries.items[k] = read_entry(groups, list->items[k], k);
+  record->groups = weft_arena_allocate(&scratch, GROUPS_MAX, sizeof *record->groups);
+  WEFT_TRY(weft_arena_status(&scratch, error));
+  for (size_t k = 0; has_groups && k < groups->count; k += 2) { /* also those without an entry */
+    (void)find_group(arena, groups, groups->items[k], record);
   }
-  record->last_done = last_done_batch(value, &entries);
+  for (size_t k = 0; k < list->count; k++) {
+    const uint32_t group = group_of(arena, groups, list->items[k], record);
+    entries.items[k] = read_entry(record, group, list->items[k], k);
+  }
   record->whole =
       list->count == 0 ||
       weft_pickle_integer(weft_pickle_find(list->items[0], "record_id"), INT64_MAX) == 0;
   end_batches(&entries);
   prove_earlier(&entries);
-  WEFT_TRY(list_collectives(arena, groups, &entries, record, error));
+  read_collectives(arena, &entries, record);
+  record->last_done = last_done_batch(value, record);
+  const struct weft_flight_group *found = record->groups;
+  record->groups = weft_arena_allocate(arena, record->group_count + 1u, sizeof *found);
+  WEFT_TRY(weft_arena_status(arena, error));
+  memcpy(record->groups, found, record->group_count * sizeof *found);
   return keep_payloads(arena, dump, &entries, record, error);
 }

@@ -6,15 +6,19 @@
  * one that it has started. A rank that waits for a transfer waits
  *   - for the peer's device, if the peer has started it: an older one holds it up;
  *   - for the peer's process otherwise. That may itself wait for the last transfer it has started,
- *     if that is a receive, or, at the end of a step, for its device; else it computes or sleeps,
- *     and is the culprit.
+ *     if that is a receive, or, at the end of a step, for its device. It may, which its dump does
+ *     not tell, wait for a collective, or for its device in the middle of a step; else it computes
+ *     or sleeps, and is the culprit.
+ * A collective waits for a rank of its group that has not started it, or whose device waits.
  * The transfers of a batch pass side by side, and end together. So a batch waits for those of its
  * transfers that are not in the batch at which the peer's device is.
  * A path that comes back to itself through one process only is the fault of that process: all
- * devices on it wait for what it has not started. Any other is a deadlock. */
+ * devices on it wait for what it has not started. Of several, it is that of the only one which may
+ * not wait. Any other is a deadlock. A path that ends where nothing is known has suspects only. */
 #include "flight/flight_verdict.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "ir/action.h"
 
@@ -221,6 +225,56 @@ static void find_holdups(const struct weft_program *program,
   }
 }
 
+/* ---- Collectives ---- */
+
+bool weft_flight_is_behind(const struct weft_flight_record *record,
+                           const struct weft_flight_group *group, uint64_t number) {
+  for (uint32_t g = 0; g < record->group_count; g++) {
+    const struct weft_flight_group *own = &record->groups[g];
+    if (own->rank_count == group->rank_count && own->ranks[0] == group->ranks[0] &&
+        strcmp(own->name, group->name) == 0) {
+      return own->started < number && (own->started > 0 || record->whole);
+    }
+  }
+  return false;
+}
+
+/* What a rank of the group has to do with it that the collective does not end. */
+static enum weft_flight_hold_kind hold_by(struct weft_flight_job *job, uint32_t rank,
+                                          const struct weft_flight_group *group) {
+  const struct weft_flight_record *record = rank != NOBODY ? &job->ranks.records[rank] : NULL;
+  if (record == NULL || record->name == NULL) {
+    return WEFT_FLIGHT_HOLD_NO_DUMP;
+  }
+  if (weft_flight_is_behind(record, group, group->pending.number)) {
+    job->states[rank].is_behind = true;
+    return WEFT_FLIGHT_HOLD_PROCESS;
+  }
+  return job->states[rank].phase == WEFT_FLIGHT_WAITING ? WEFT_FLIGHT_HOLD_DEVICE
+                                                        : WEFT_FLIGHT_HOLD_UNKNOWN;
+}
+
+/* Of several holds the first kind: one that leads on before one that does not. */
+void weft_flight_find_holds(struct weft_flight_job *job) {
+  for (uint32_t r = 0; r < job->ranks.count; r++) {
+    const struct weft_flight_record *record = &job->ranks.records[r];
+    struct weft_flight_hold *hold = &job->states[r].hold;
+    for (uint32_t g = 0; g < record->group_count; g++) {
+      const struct weft_flight_group *group = &record->groups[g];
+      if (group->pending.name != NULL && hold->kind == WEFT_FLIGHT_HOLD_NONE) {
+        *hold = (struct weft_flight_hold){WEFT_FLIGHT_HOLD_UNKNOWN, group, 0};
+      }
+      for (uint32_t k = 0; group->pending.name != NULL && k < group->rank_count; k++) {
+        const enum weft_flight_hold_kind kind =
+            hold_by(job, job->ranks.positions[group->ranks[k]], group);
+        if (kind < hold->kind) {
+          *hold = (struct weft_flight_hold){kind, group, group->ranks[k]};
+        }
+      }
+    }
+  }
+}
+
 /* ---- Paths ---- */
 
 /* A rank's process or device. */
@@ -230,60 +284,87 @@ static uint32_t rank_of(uint32_t node) { return node / 2; }
 static bool is_process(uint32_t node) { return node % 2 == 0; }
 
 struct judge {
-  uint32_t rank_count;
-  const struct weft_flight_row *rows;
-  struct weft_flight_state *states;
+  const struct weft_flight_job *job;
+  const struct weft_flight_state *states;
   uint32_t *waiters; /* [rank]: how many paths end there */
+  bool *doubted;     /* [rank]: it is not known that it is the culprit of those */
   uint32_t *seen;    /* [node]: 1 + the node whose path came by; KNOWN */
   uint32_t *end_of;  /* [node]: where its path ends; NOBODY: on a cycle; once it is known */
 };
 
 #define KNOWN UINT32_MAX
 
-/* Whether the peer has started its end of the transfer. */
-static bool has_started(const struct judge *judge, uint32_t rank,
-                        const struct weft_flight_wait *wait) {
-  assert(wait->peer < judge->rank_count);
-  const struct weft_flight_channel *channel =
-      weft_flight_channel_find(&judge->rows[wait->peer], rank, !wait->sends);
-  return channel != NULL && channel->started > wait->number;
+/* What a rank waits for that waits in a collective; itself: nothing that is known. */
+static uint32_t next_of_hold(const struct judge *judge, uint32_t node) {
+  const struct weft_flight_hold *hold = &judge->states[rank_of(node)].hold;
+  const uint32_t rank = judge->job->ranks.positions[hold->number];
+  if (hold->kind == WEFT_FLIGHT_HOLD_NONE || hold->kind == WEFT_FLIGHT_HOLD_UNKNOWN ||
+      rank == NOBODY) {
+    return node;
+  }
+  return hold->kind == WEFT_FLIGHT_HOLD_DEVICE ? device_of(rank) : process_of(rank);
+}
+
+/* Whether the dump does not tell that this process waits. */
+static bool may_run(const struct judge *judge, uint32_t node) {
+  const struct weft_flight_state *state = &judge->states[rank_of(node)];
+  return is_process(node) && state->phase != WEFT_FLIGHT_MISSING && state->process.peer == NOBODY &&
+         !(state->phase == WEFT_FLIGHT_WAITING && state->ended_step);
 }
 
 /* What this one waits for; itself: nothing. */
 static uint32_t next_of(const struct judge *judge, uint32_t node) {
-  assert(rank_of(node) < judge->rank_count);
+  assert(rank_of(node) < judge->job->ranks.count);
   const uint32_t rank = rank_of(node);
   const struct weft_flight_state *state = &judge->states[rank];
-  if (is_process(node) && state->phase == WEFT_FLIGHT_WAITING && state->ended_step) {
+  const bool has_hold = state->hold.kind != WEFT_FLIGHT_HOLD_NONE;
+  if (is_process(node) && state->phase == WEFT_FLIGHT_WAITING &&
+      (state->ended_step || (may_run(judge, node) && !has_hold))) {
     return device_of(rank);
   }
   const bool by_process = is_process(node) && state->phase != WEFT_FLIGHT_MISSING;
   const struct weft_flight_wait *wait = by_process ? &state->process : &state->device;
   if (wait->peer == NOBODY) {
-    return node;
+    return next_of_hold(judge, node);
   }
-  if (judge->states[wait->peer].phase == WEFT_FLIGHT_MISSING || !has_started(judge, rank, wait)) {
-    return process_of(wait->peer);
+  const uint32_t row = rank % judge->job->program->rank_count, peer = rank - row + wait->peer;
+  assert(peer < judge->job->ranks.count);
+  const struct weft_flight_channel *other =
+      weft_flight_channel_find(&judge->job->rows[peer], row, !wait->sends);
+  if (judge->states[peer].phase == WEFT_FLIGHT_MISSING || other == NULL ||
+      other->started <= wait->number) {
+    return process_of(peer);
   }
   /* If the peer is done with it, this device is slow, or stuck. A rank that has no dump may not
    * have started its own end. */
-  return judge->states[wait->peer].phase == WEFT_FLIGHT_WAITING &&
-                 state->phase != WEFT_FLIGHT_MISSING
-             ? device_of(wait->peer)
-             : node;
+  if (other->done > wait->number) {
+    return by_process ? device_of(rank) : next_of_hold(judge, node);
+  }
+  return judge->states[peer].phase == WEFT_FLIGHT_WAITING && state->phase != WEFT_FLIGHT_MISSING
+             ? device_of(peer)
+             : next_of_hold(judge, node);
 }
 
-/* The one process on a cycle, or NOBODY. */
+/* Whose fault a cycle is, or NOBODY's: that of a rank without a dump, or else of a process that may
+ * run, or else of the only process. */
 static uint32_t process_on_cycle(const struct judge *judge, uint32_t member) {
-  uint32_t node = member, found = NOBODY, count = 0;
+  uint32_t found = NOBODY, count = 0, node = member;
+  unsigned reason = 0;
+  bool in_collective = false;
   do {
-    if (is_process(node)) {
-      found = node;
-      count++;
-    }
+    const struct weft_flight_state *state = &judge->states[rank_of(node)];
+    const bool runs = may_run(judge, node);
+    const unsigned why = state->phase == WEFT_FLIGHT_MISSING ? 3u : runs ? 2u : is_process(node);
+    count = why > reason ? 1 : count + (why == reason);
+    found = why > reason ? node : found;
+    reason = why > reason ? why : reason;
+    in_collective |= runs && state->hold.kind != WEFT_FLIGHT_HOLD_NONE;
     node = next_of(judge, node);
   } while (node != member);
-  return count == 1 ? found : NOBODY;
+  if (reason == 3 || (reason == 2 && (count > 1 || in_collective))) {
+    judge->doubted[rank_of(found)] = true;
+  }
+  return reason > 1 || count == 1 ? found : NOBODY;
 }
 
 /* Follows a path to its end, or to one that is known. NOBODY: it ends in a deadlock; *on_cycle is
@@ -298,6 +379,9 @@ static uint32_t follow_path(const struct judge *judge, uint32_t start, uint32_t 
   uint32_t end = judge->end_of[node];
   if (node == last) {
     end = node;
+    judge->doubted[rank_of(node)] |=
+        !is_process(node) || judge->states[rank_of(node)].hold.kind != WEFT_FLIGHT_HOLD_NONE ||
+        judge->states[rank_of(node)].phase == WEFT_FLIGHT_MISSING;
   } else if (judge->seen[node] != KNOWN) {
     end = process_on_cycle(judge, node);
     *on_cycle = end == NOBODY ? node : *on_cycle;
@@ -328,32 +412,6 @@ static void list_cycle(const struct judge *judge, uint32_t member,
   } while (node != first);
 }
 
-/* A rank with a dump before one without, of which nothing is known; then the one that most wait
- * for. */
-static bool is_better(const struct judge *judge, uint32_t rank, uint32_t than) {
-  if (than == NOBODY) {
-    return true;
-  }
-  const bool missing = judge->states[rank].phase == WEFT_FLIGHT_MISSING;
-  const bool than_missing = judge->states[than].phase == WEFT_FLIGHT_MISSING;
-  return missing != than_missing ? than_missing : judge->waiters[rank] > judge->waiters[than];
-}
-
-static void choose_culprit(const struct judge *judge, uint32_t cycle_waiters, uint32_t on_cycle,
-                           struct weft_flight_verdict *verdict) {
-  for (uint32_t r = 0; r < judge->rank_count; r++) {
-    if (judge->waiters[r] > 0 && is_better(judge, r, verdict->culprit)) {
-      verdict->culprit = r;
-    }
-  }
-  const bool certain =
-      verdict->culprit != NOBODY && judge->states[verdict->culprit].phase != WEFT_FLIGHT_MISSING;
-  if (on_cycle != NOBODY && (!certain || cycle_waiters > judge->waiters[verdict->culprit])) {
-    verdict->culprit = NOBODY;
-    list_cycle(judge, on_cycle, verdict);
-  }
-}
-
 /* A rank without a dump has done what its peers have done with it. Its first transfer that is not
  * done is where its device can be at most. */
 static void infer_state(struct weft_flight_row *rows, uint32_t rank,
@@ -376,11 +434,38 @@ static void infer_state(struct weft_flight_row *rows, uint32_t rank,
   }
 }
 
+/* A culprit is the only process that others are seen to wait for, and that is seen to wait for
+ * nothing. */
+static void choose_culprit(const struct judge *judge, uint32_t on_cycle,
+                           struct weft_flight_verdict *verdict) {
+  uint32_t certain = 0;
+  for (uint32_t r = 0; r < judge->job->ranks.count; r++) {
+    const bool is_missing = judge->states[r].phase == WEFT_FLIGHT_MISSING;
+    if (judge->waiters[r] > 0 || judge->doubted[r] || (is_missing && !verdict->hangs)) {
+      const bool is_certain = !judge->doubted[r] && !is_missing;
+      certain += is_certain;
+      verdict->culprit = is_certain ? r : verdict->culprit;
+      verdict->suspects[verdict->suspect_count++] = r;
+    }
+  }
+  if (on_cycle != NOBODY && certain == 0) {
+    list_cycle(judge, on_cycle, verdict);
+  }
+  if (certain != 1 || on_cycle != NOBODY) {
+    verdict->culprit = NOBODY;
+  }
+  if (verdict->culprit != NOBODY || verdict->cycle_length > 0) {
+    verdict->suspect_count = 0;
+  }
+}
+
 static void follow_paths(const struct judge *judge, struct weft_flight_verdict *verdict) {
-  uint32_t cycle_waiters = 0, on_cycle = NOBODY;
-  for (uint32_t r = 0; r < judge->rank_count; r++) {
-    const uint32_t node = device_of(r);
-    if (judge->states[r].phase != WEFT_FLIGHT_WAITING) {
+  uint32_t on_cycle = NOBODY;
+  for (uint32_t r = 0; r < judge->job->ranks.count; r++) {
+    const struct weft_flight_state *state = &judge->states[r];
+    const bool waits = state->phase == WEFT_FLIGHT_WAITING;
+    const uint32_t node = waits ? device_of(r) : process_of(r);
+    if (!waits && state->hold.kind == WEFT_FLIGHT_HOLD_NONE && !state->is_behind) {
       continue;
     }
     const uint32_t end =
@@ -388,40 +473,42 @@ static void follow_paths(const struct judge *judge, struct weft_flight_verdict *
     verdict->hangs = true;
     if (end != NOBODY) {
       judge->waiters[rank_of(end)]++;
-    } else {
-      cycle_waiters++;
     }
   }
-  choose_culprit(judge, cycle_waiters, on_cycle, verdict);
+  choose_culprit(judge, on_cycle, verdict);
 }
 
-enum weft_status weft_flight_judge(struct weft_arena *arena, const struct weft_program *program,
-                                   const struct weft_flight_record *records,
-                                   struct weft_flight_row *rows, struct weft_flight_state *states,
+enum weft_status weft_flight_judge(struct weft_arena *arena, struct weft_flight_job *job,
                                    struct weft_flight_verdict *verdict, struct weft_error *error) {
-  assert(records != NULL && rows != NULL && states != NULL && verdict != NULL);
-  const uint32_t rank_count = program->rank_count;
-  const size_t nodes = 2 * (size_t)rank_count;
-  const struct judge judge = {
-      .rank_count = rank_count,
-      .rows = rows,
-      .states = states,
-      .waiters = weft_arena_allocate(arena, rank_count, sizeof *judge.waiters),
-      .seen = weft_arena_allocate(arena, nodes, sizeof *judge.seen),
-      .end_of = weft_arena_allocate(arena, nodes, sizeof *judge.end_of)};
+  assert(job != NULL && verdict != NULL);
+  const uint32_t count = job->ranks.count, rank_count = job->program->rank_count;
+  const size_t nodes = 2 * (size_t)count;
+  const struct judge judge = {.job = job,
+                              .states = job->states,
+                              .waiters = weft_arena_allocate(arena, count, sizeof *judge.waiters),
+                              .doubted = weft_arena_allocate(arena, count, sizeof *judge.doubted),
+                              .seen = weft_arena_allocate(arena, nodes, sizeof *judge.seen),
+                              .end_of = weft_arena_allocate(arena, nodes, sizeof *judge.end_of)};
   *verdict = (struct weft_flight_verdict){
-      .culprit = NOBODY, .cycle = weft_arena_allocate(arena, nodes, sizeof *verdict->cycle)};
+      .culprit = NOBODY,
+      .cycle = weft_arena_allocate(arena, nodes, sizeof *verdict->cycle),
+      .suspects = weft_arena_allocate(arena, count, sizeof *verdict->suspects)};
   struct batch *heads = weft_arena_allocate(arena, rank_count, sizeof *heads);
   WEFT_TRY(weft_arena_status(arena, error));
-  for (uint32_t r = 0; r < rank_count; r++) {
-    heads[r] = batch_at_head(&records[r], &rows[r]);
-    if (states[r].phase == WEFT_FLIGHT_MISSING) {
-      infer_state(rows, r, states);
+  for (uint32_t base = 0; base < job->ranks.pipelines * rank_count; base += rank_count) {
+    struct weft_flight_row *rows = &job->rows[base];
+    const struct weft_flight_record *records = &job->ranks.records[base];
+    for (uint32_t r = 0; r < rank_count; r++) {
+      heads[r] = batch_at_head(&records[r], &rows[r]);
+      if (job->states[base + r].phase == WEFT_FLIGHT_MISSING) {
+        infer_state(rows, r, &job->states[base]);
+      }
     }
+    find_holdups(job->program, records, rows, heads, &job->states[base]);
   }
-  find_holdups(program, records, rows, heads, states);
   follow_paths(&judge, verdict);
-  struct weft_flight_state *culprit = verdict->culprit != NOBODY ? &states[verdict->culprit] : NULL;
+  struct weft_flight_state *culprit =
+      verdict->culprit != NOBODY ? &job->states[verdict->culprit] : NULL;
   if (culprit != NULL && culprit->phase == WEFT_FLIGHT_WAITING && !culprit->ended_step) {
     culprit->phase = WEFT_FLIGHT_COMPUTING; /* its process is: its device waits for others */
     show_process(culprit);

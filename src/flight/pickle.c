@@ -8,14 +8,13 @@
 
 enum { PROTOCOL_MIN = 2, PROTOCOL_MAX = 5 };
 
-/* The opcodes of data. Those that are not here call code, make objects or sets, or are of
- * protocols 0 and 1. */
+/* The opcodes of data. Those that are not here call code, make objects or sets, are of protocols 0
+ * and 1, or for what no dump has: texts of 4 GiB, tuples that hold themselves. */
 enum opcode {
   OP_PROTO = 0x80,
   OP_FRAME = 0x95,
   OP_STOP = '.',
   OP_MARK = '(',
-  OP_POP = '0',
   OP_NONE = 'N',
   OP_TRUE = 0x88,
   OP_FALSE = 0x89,
@@ -26,18 +25,15 @@ enum opcode {
   OP_REAL = 'G',
   OP_TEXT1 = 0x8c,
   OP_TEXT4 = 'X',
-  OP_TEXT8 = 0x8d,
   OP_EMPTY_LIST = ']',
   OP_APPEND = 'a',
   OP_APPENDS = 'e',
-  OP_LIST = 'l',
   OP_EMPTY_TUPLE = ')',
   OP_TUPLE = 't',
   OP_TUPLE1 = 0x85,
   OP_TUPLE2 = 0x86,
   OP_TUPLE3 = 0x87,
   OP_EMPTY_DICT = '}',
-  OP_DICT = 'd',
   OP_SET_ITEM = 's',
   OP_SET_ITEMS = 'u',
   OP_PUT1 = 'q',
@@ -163,38 +159,14 @@ static bool has_values(const struct machine *machine, size_t count) {
 
 /* ---- Lists and dictionaries ---- */
 
-/* A list, tuple or dictionary of the last `count` values, which it replaces. */
-static enum weft_status collect_items(struct machine *machine, enum weft_pickle_kind kind,
-                                      size_t count) {
-  if (count == SIZE_MAX || !has_values(machine, count) ||
-      (kind == WEFT_PICKLE_DICTIONARY && count % 2)) {
+/* Moves the last `count` values to a list or dictionary. */
+static enum weft_status move_items(struct machine *machine, struct weft_pickle_value *target,
+                                   size_t count) {
+  struct values *stack = &machine->stack;
+  struct values items = {target->items, target->count, target->capacity};
+  if (!has_values(machine, count) || (target->kind == WEFT_PICKLE_DICTIONARY && count % 2)) {
     return fail(machine, "a list, tuple or dictionary of values that are not there");
   }
-  struct weft_pickle_value **items = weft_arena_allocate(machine->arena, count + 1, sizeof(void *));
-  if (items == NULL) {
-    return fail_memory(machine);
-  }
-  machine->stack.count -= count;
-  if (count > 0) {
-    memcpy(items, machine->stack.items + machine->stack.count, count * sizeof(void *));
-  }
-  return push_new(machine, (struct weft_pickle_value){
-                               .kind = kind, .items = items, .count = count, .capacity = count});
-}
-
-/* Adds the last `count` values to the list or dictionary below them. */
-static enum weft_status add_items(struct machine *machine, enum weft_pickle_kind kind,
-                                  size_t count) {
-  if (count == SIZE_MAX || !has_values(machine, count) || !has_values(machine, count + 1) ||
-      (kind == WEFT_PICKLE_DICTIONARY && count % 2)) {
-    return fail(machine, "values for a list or dictionary that is not there");
-  }
-  struct values *stack = &machine->stack;
-  struct weft_pickle_value *target = stack->items[stack->count - count - 1];
-  if (target->kind != kind) {
-    return fail(machine, "values for something that is no list or dictionary");
-  }
-  struct values items = {target->items, target->count, target->capacity};
   if (!grow_values(machine, &items, items.count + count)) {
     return fail_memory(machine);
   }
@@ -206,6 +178,30 @@ static enum weft_status add_items(struct machine *machine, enum weft_pickle_kind
   target->count += count;
   target->capacity = items.capacity;
   return WEFT_OK;
+}
+
+/* A list, tuple or dictionary of the last `count` values, which it replaces. */
+static enum weft_status collect_items(struct machine *machine, enum weft_pickle_kind kind,
+                                      size_t count) {
+  struct weft_pickle_value *value = weft_arena_allocate(machine->arena, 1, sizeof *value);
+  if (value == NULL) {
+    return fail_memory(machine);
+  }
+  value->kind = kind;
+  WEFT_TRY(move_items(machine, value, count));
+  return push(machine, value);
+}
+
+/* Adds the last `count` values to the list or dictionary below them. */
+static enum weft_status add_items(struct machine *machine, enum weft_pickle_kind kind,
+                                  size_t count) {
+  const struct values *stack = &machine->stack;
+  if (count >= stack->count || !has_values(machine, count + 1)) {
+    return fail(machine, "values for a list or dictionary that is not there");
+  }
+  struct weft_pickle_value *target = stack->items[stack->count - count - 1];
+  return target->kind == kind ? move_items(machine, target, count)
+                              : fail(machine, "values for something that is no list or dictionary");
 }
 
 /* ---- Values ---- */
@@ -238,19 +234,6 @@ static enum weft_status read_long(struct machine *machine) {
   uint64_t bytes;
   WEFT_TRY(take_number(machine, 1, &bytes));
   return read_integer(machine, bytes, true);
-}
-
-static enum weft_status read_real(struct machine *machine) {
-  const unsigned char *from = NULL;
-  uint64_t bits = 0;
-  struct weft_pickle_value value = {.kind = WEFT_PICKLE_REAL};
-  WEFT_TRY(take_bytes(machine, sizeof bits, &from));
-  assert(from != NULL);
-  for (unsigned k = 0; k < 8; k++) { /* big-endian, unlike all else */
-    bits = bits << 8 | from[k];
-  }
-  memcpy(&value.real, &bits, sizeof bits);
-  return push_new(machine, value);
 }
 
 /* ---- Memo ---- */
@@ -304,15 +287,14 @@ static enum weft_status fail_opcode(const struct machine *machine, unsigned opco
                    machine->name, machine->opcode_at, opcode);
 }
 
-static enum weft_status pop(struct machine *machine) {
-  if (machine->stack.count == 0) {
-    return fail(machine, "a value to drop that is not there");
-  }
-  machine->stack.count--;
-  return WEFT_OK;
-}
-
 #define PUSH(...) push_new(machine, (struct weft_pickle_value){__VA_ARGS__})
+
+/* Nothing asks for its value. */
+static enum weft_status read_real(struct machine *machine) {
+  const unsigned char *bytes;
+  WEFT_TRY(take_bytes(machine, 8, &bytes));
+  return PUSH(.kind = WEFT_PICKLE_REAL);
+}
 
 static enum weft_status run_opcode(struct machine *machine, unsigned opcode) {
   uint64_t ignored;
@@ -320,7 +302,6 @@ static enum weft_status run_opcode(struct machine *machine, unsigned opcode) {
     case OP_PROTO: return read_protocol(machine);
     case OP_FRAME: return take_number(machine, 8, &ignored);
     case OP_MARK: return push(machine, NULL);
-    case OP_POP: return pop(machine);
     case OP_NONE: return PUSH(.kind = WEFT_PICKLE_NONE);
     case OP_TRUE: return PUSH(.kind = WEFT_PICKLE_BOOLEAN, .integer = 1);
     case OP_FALSE: return PUSH(.kind = WEFT_PICKLE_BOOLEAN);
@@ -331,16 +312,13 @@ static enum weft_status run_opcode(struct machine *machine, unsigned opcode) {
     case OP_REAL: return read_real(machine);
     case OP_TEXT1: return read_text(machine, 1);
     case OP_TEXT4: return read_text(machine, 4);
-    case OP_TEXT8: return read_text(machine, 8);
     case OP_EMPTY_LIST:
     case OP_EMPTY_TUPLE: return PUSH(.kind = WEFT_PICKLE_LIST);
     case OP_EMPTY_DICT: return PUSH(.kind = WEFT_PICKLE_DICTIONARY);
-    case OP_LIST:
     case OP_TUPLE: return collect_items(machine, WEFT_PICKLE_LIST, above_mark(machine));
     case OP_TUPLE1: return collect_items(machine, WEFT_PICKLE_LIST, 1);
     case OP_TUPLE2: return collect_items(machine, WEFT_PICKLE_LIST, 2);
     case OP_TUPLE3: return collect_items(machine, WEFT_PICKLE_LIST, 3);
-    case OP_DICT: return collect_items(machine, WEFT_PICKLE_DICTIONARY, above_mark(machine));
     case OP_APPEND: return add_items(machine, WEFT_PICKLE_LIST, 1);
     case OP_APPENDS: return add_items(machine, WEFT_PICKLE_LIST, above_mark(machine));
     case OP_SET_ITEM: return add_items(machine, WEFT_PICKLE_DICTIONARY, 2);
@@ -442,10 +420,7 @@ static struct weft_pickle_value *convert(struct weft_arena *arena, json_t *json,
       value->kind = WEFT_PICKLE_INTEGER;
       value->integer = json_integer_value(json);
       break;
-    case JSON_REAL:
-      value->kind = WEFT_PICKLE_REAL;
-      value->real = json_real_value(json);
-      break;
+    case JSON_REAL: value->kind = WEFT_PICKLE_REAL; break;
     case JSON_TRUE:
     case JSON_FALSE:
       value->kind = WEFT_PICKLE_BOOLEAN;

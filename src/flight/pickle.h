@@ -1,4 +1,4 @@
-/* Python's pickles as plain data: None, booleans, integers, floats, strings, lists, tuples and
+/* Python's pickles as plain data: None, booleans, integers, floats (without their values), strings, lists, tuples and
  * dictionaries. A pickle is a program for a small stack machine, which may also name code to
  * call; this reader refuses all of that, so a file of unknown origin can do no harm. */
 #ifndef FLIGHT_PICKLE_H
@@ -19,8 +19,7 @@ enum weft_pickle_kind {
 /* Values may be shared, and a list may hold itself: read to a fixed depth only. */
 struct weft_pickle_value {
   enum weft_pickle_kind kind;
-  int64_t integer; /* a boolean is 0 or 1 */
-  double real;
+  int64_t integer;                  /* a boolean is 0 or 1 */
   const char *text;                 /* `count` bytes of UTF-8, not NUL-terminated */
   struct weft_pickle_value **items; /* of a dictionary: key, value, key, value ... */
   size_t count;

@@ -166,26 +166,32 @@ collective() {
   printf '{"record_id": 9, "profiling_name": "nccl:%s", "pg_id": 7, "process_group": ["7", "%s"], "collective_seq_id": 3, "p2p_seq_id": 0, "state": "%s", "frames": [%s]}' "$@"
 }
 
+# The process group "pp" of the ranks 4 and 5, and `collective`'s of the ranks 1 and 5.
+groups='"pg_config": {"": {"ranks": "[4, 5]"}, "7": {"ranks": "[1, 5]"}}'
+
 @test "a collective of another group that a rank has not done is named, with its frame" {
   "$WEFT" gen 1F1B -p 2 -m 2 -o table.csv
   local torch='{"name": "wait", "filename": "/site/torch/distributed/fsdp.py", "line": 7}'
   local frame=$'{"name": "step", "filename": "/home/me/train.py", "line": 123}'
   mkdir job
-  echo "{\"entries\": [$(entry 'send 0->1' 1 completed), $(entry 'send 0->1' 2 scheduled)]}" >job/nccl_trace_rank_4
-  echo "{\"pg_config\": {\"7\": {\"ranks\": \"[1, 5]\"}}, \"entries\": [$(entry 'recv 1<-0' 1 completed),
+  echo "{$groups, \"entries\": [$(entry 'send 0->1' 1 completed), $(entry 'send 0->1' 2 scheduled)]}" >job/nccl_trace_rank_4
+  echo "{$groups, \"entries\": [$(entry 'recv 1<-0' 1 completed),
     $(collective all_reduce mesh_fsdp completed), $(collective _all_gather_base mesh_fsdp scheduled "$torch, $frame"),
     $(collective _reduce_scatter_base mesh_fsdp scheduled)]}" >job/nccl_trace_rank_5
   weft explain-hang job --program table.csv
   succeeds
-  [ "${lines[1]}" = "rank 1: is in 1F0, in step 1; waits in nccl:_all_gather_base of group mesh_fsdp (train.py:123)" ]
-  [[ $output == *$'\nculprit: rank 1 (nccl_trace_rank_5)\nhint: that collective needs all ranks of its group'* ]]
+  waits="rank 5: is in 1F0, in step 1; waits in nccl:_all_gather_base of group mesh_fsdp (train.py:123) for rank 1, of which there is no dump"
+  [ "${lines[1]}" = "$waits" ]
+  [[ $output == *$'\nverdict: cannot tell: the waits end where the dumps say no more: '"$waits"$'\nsuspects: rank 5 (nccl_trace_rank_5)\n'* ]]
   weft explain-hang job --program table.csv --json
   [ "$(jq -c '.ranks[1].collectives' <<<"$output")" = '[{"name":"nccl:_all_gather_base","group":"mesh_fsdp","ranks":"[1, 5]","file":"/home/me/train.py","line":123,"function":"step"}]' ]
   [ "$(jq -c '.ranks[0].collectives' <<<"$output")" = '[]' ]
+  [ "$(jq -c '[.culprit, .suspects, [.ranks[].rank], [.ranks[].row]]' <<<"$output")" = '[null,[5],[4,5],[0,1]]' ]
   # One that a later one of its group proves to be done is not pending.
-  echo "{\"entries\": [$(entry 'recv 1<-0' 1 completed), $(collective all_reduce dp scheduled), $(collective all_reduce dp completed)]}" >job/nccl_trace_rank_5
+  echo "{$groups, \"entries\": [$(entry 'recv 1<-0' 1 completed), $(collective all_reduce dp scheduled), $(collective all_reduce dp completed)]}" >job/nccl_trace_rank_5
   weft explain-hang job --program table.csv
-  [ "${lines[1]}" = "rank 1: is in 1F0, in step 1" ]
+  [ "${lines[1]}" = "rank 5: is in 1F0, in step 1" ]
+  [[ $output == *$'\nculprit: rank 5 (nccl_trace_rank_5)\n'* ]]
 }
 
 @test "what is no regular file is not read, and ends nothing" {
@@ -203,15 +209,115 @@ collective() {
   fails 65 "rank0.pipe: is a named pipe"
 }
 
-@test "the dumps of several pipelines are refused, and those of one are named" {
-  "$WEFT" gen 1F1B -p 2 -m 2 -o table.csv
-  mkdir job
-  for rank in 0 1; do
-    echo "{\"entries\": [$(entry "send $rank->$((rank + 2))" 1 completed)]}" >job/nccl_trace_rank_$rank
-    echo "{\"entries\": [$(entry "recv $((rank + 2))<-$rank" 1 completed)]}" >job/nccl_trace_rank_$((rank + 2))
+# merge JOB FOLDER...: one job of a pipeline per folder. Stage s of pipeline d is rank s * DP + d.
+merge() {
+  python3 - "$dumps" "$@" <<'END'
+import os, pickle, sys
+
+source, job, *folders = sys.argv[1:]
+os.makedirs(job)
+for d, folder in enumerate(folders):
+    stages = sorted(name for name in os.listdir(f"{source}/{folder}") if name.endswith(".pkl"))
+    for s, name in enumerate(stages):
+        with open(f"{source}/{folder}/{name}", "rb") as file:
+            dump = pickle.load(file)
+        ranks = [k * len(folders) + d for k in range(len(stages))]
+        world = list(range(len(stages) * len(folders)))
+        dump["pg_config"] = {
+            "0": {"name": "0", "desc": "default_pg", "ranks": str(world)},
+            str(d + 1): {"name": str(d + 1), "desc": "mesh_pp", "ranks": str(ranks)},
+        }
+        dump["entries"] = [dict(k, process_group=(str(d + 1), "mesh_pp")) for k in dump["entries"]]
+        with open(f"{job}/nccl_trace_rank_{ranks[s]}", "wb") as file:
+            pickle.dump(dump, file, protocol=2)
+END
+}
+
+@test "a job of several pipelines: ranks and files of the job" {
+  merge job sleeper sleeper
+  for rank in 1 3 5 7; do
+    rm job/nccl_trace_rank_$rank
   done
+  weft explain-hang job --program "$dumps/sleeper/program.csv"
+  succeeds # four ranks that are those of one pipeline
+  [[ $output == *$'\nculprit: rank 4 (nccl_trace_rank_4)\n'* ]]
+  rm -r job
+  merge job gpipe gpipe
+  "$WEFT" gen GPipe -p 3 -m 6 -o gpipe.csv
+  weft explain-hang job --program gpipe.csv
+  succeeds
+  [ "${lines[0]}" = "pipeline 0:" ]
+  [ "${lines[1]}" = "rank 0 (nccl_trace_rank_0): waits in 0RECV_B0 for rank 2, in step 3" ]
+  [ "${lines[5]}" = "rank 1 (nccl_trace_rank_1): waits in 0RECV_B0 for rank 3, in step 3" ]
+  [[ $output == *$'\nverdict: cannot tell: the waits end at several ranks, or come back to them: rank 2 (nccl_trace_rank_2): is in 1F3, in step 3; rank 3 (nccl_trace_rank_3): is in 1F3, in step 3\nsuspects: rank 2 (nccl_trace_rank_2), rank 3 (nccl_trace_rank_3)\n'* ]]
+  rm job/nccl_trace_rank_2
+  weft explain-hang job --program gpipe.csv --json
+  succeeds
+  [ "$(jq -c '[.culprit, .suspects, .ranks[4].file, .ranks[4].peer]' <<<"$output")" = '[3,[],"nccl_trace_rank_3",null]' ]
+  [ "$(jq -c '[.ranks[] | [.rank, .pipeline, .row]]' <<<"$output")" = '[[0,0,0],[2,0,1],[4,0,2],[1,1,0],[3,1,1],[5,1,2]]' ]
+  # Of another number of ranks than the program.
+  weft explain-hang job --program "$dumps/sleeper/program.csv"
+  fails 1 "the dumps name 6 ranks, up to rank 5; the program has 4" "that each pipeline"
+}
+
+@test "a rank without a dump is no culprit" {
+  cp -R "$dumps/skewed" job
+  rm job/rank1.pkl
+  weft explain-hang job --program job/program.csv
+  succeeds
+  [[ $output == *$'\nverdict: cannot tell: the waits end where the dumps say no more: rank 1: there is no dump of it\nsuspects: rank 1\n'* ]]
+  rm job/rank0.pkl
+  cp "$dumps/skewed/rank1.pkl" job
+  weft explain-hang job --program job/program.csv
+  [[ $output == *$'\nverdict: cannot tell: no rank waits for another, but dumps are missing: rank 0: there is no dump of it\n'* ]]
+}
+
+@test "dumps of different times contradict each other" {
+  cp -R "$dumps/sleeper" job
+  python3 - <<'END'
+import pickle
+
+with open("job/rank3.pkl", "rb") as file:
+    dump = pickle.load(file)
+dump["entries"] = dump["entries"][:-250]
+with open("job/rank3.pkl", "wb") as file:
+    pickle.dump(dump, file, protocol=2)
+END
+  weft explain-hang job --program job/program.csv --json
+  succeeds
+  [ "$(jq -r '.unread[0].message' <<<"$output")" = "rank0.pkl: contradicts rank3.pkl: one has done what the other has not started" ]
+  [ "$(jq -c '.culprit == null or .culprit == 2' <<<"$output")" = true ]
+}
+
+@test "1,024 dumps: one command, with a progress line on a terminal" {
+  "$WEFT" gen 1F1B -p 4 -m 2 -o table.csv
+  python3 - <<'END'
+import json, os
+
+os.mkdir("job")
+for rank in range(1024):
+    stage, replica = divmod(rank, 256)
+    entries = [(f"recv {stage}<-{stage - 1}", "completed" if stage < 2 else "scheduled")] * (stage > 0)
+    sends = "completed" if stage == 0 else "scheduled"
+    entries += [(f"send {stage}->{stage + 1}", sends)] * (stage < 3 and (stage, replica) != (1, 77))
+    if replica != 77 and stage > 0:
+        entries = [(name, "completed") for name, _ in entries]
+    entries = [
+        {"record_id": k, "p2p_seq_id": k + 1, "process_group": [str(replica), "mesh_pp"],
+         "profiling_name": "nccl:" + name, "state": state}
+        for k, (name, state) in enumerate(entries)
+    ]
+    config = {str(replica): {"ranks": str([256 * s + replica for s in range(4)])}}
+    with open(f"job/nccl_trace_rank_{rank}", "w") as file:
+        json.dump({"pg_config": config, "entries": entries}, file)
+END
   weft explain-hang job --program table.csv
-  fails 1 "the dumps name 4 ranks, up to rank 3; the program has 2" "one of them has the dumps nccl_trace_rank_0, nccl_trace_rank_2"
+  succeeds
+  [[ $output == *$'\nculprit: rank 333 (nccl_trace_rank_333)\n'* ]]
+  if script -qec true /dev/null >/dev/null 2>&1; then
+    TERM=xterm run -0 script -qec "'$WEFT' explain-hang job --program table.csv -o out.txt" /dev/null
+    [[ $output == *" %  dump "*" of 1024"* ]]
+  fi
 }
 
 @test "a dump that ends too early counts as missing, and is named" {

@@ -307,7 +307,8 @@ static const struct weft_cli_command commands[] = {
      "else weft-hang.json in this folder.\n"
      "For a PyTorch job, give the FOLDER with the dumps of its flight recorder, one file per rank "
      "with a number at the end of its name (nccl_trace_rank_0, rank1.pkl), and --program with the "
-     "schedule that it runs. PyTorch writes them when TORCH_NCCL_TRACE_BUFFER_SIZE is set and a "
+     "schedule that each of its pipelines runs. PyTorch writes them when "
+     "TORCH_NCCL_TRACE_BUFFER_SIZE is set and a "
      "transfer times out, into the files that TORCH_NCCL_DEBUG_INFO_TEMP_FILE names.",
      "weft explain-hang hang.json"},
     {"diff",

@@ -14,6 +14,7 @@
 #include "cli/cmd/commands.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
+#include "cli/io/progress_line.h"
 #include "cli/scoped.h"
 
 /* ---- The dumps of a PyTorch job: files with a number at the end of their names ---- */
@@ -23,9 +24,11 @@
 
 struct dumps {
   const struct weft_cli *cli;
-  struct weft_arena *arena; /* of names, data and the array */
-  struct weft_flight_dump *items;
-  size_t count;
+  const char *folder;
+  struct weft_arena data; /* of the dump that is looked at */
+  struct weft_cli_progress_line line;
+  struct weft_text *text; /* of that line */
+  size_t count, loaded;
 };
 
 /* "rank0.pkl", "nccl_trace_rank_12", but no hidden file and no "program.csv". */
@@ -66,62 +69,82 @@ static const char *read_bytes(int fd, char *data, size_t room, size_t *size) {
   return NULL;
 }
 
-/* Reads a file into dump number dumps->count. A file that cannot be read is no reason to end the
- * diagnosis: dump->unread says why. */
-static int read_dump(struct dumps *dumps, const char *folder, const char *file) {
-  struct weft_arena *arena = dumps->arena;
-  struct weft_flight_dump *dump = &dumps->items[dumps->count++];
+static void show_progress(struct dumps *dumps) {
+  dumps->loaded++;
+  if (weft_cli_progress_line_is_wanted(dumps->cli) && weft_cli_progress_line_is_due(&dumps->line)) {
+    dumps->text->size = 0;
+    weft_text_addf(dumps->text, "%3zu %%  dump %zu of %zu", 100 * dumps->loaded / dumps->count,
+                   dumps->loaded, dumps->count);
+    weft_cli_progress_line_update(&dumps->line, dumps->text);
+  }
+}
+
+/* Reads the file of a dump. One that cannot be read is no reason to end the diagnosis:
+ * dump->unread says why. */
+static void load_dump(void *context, struct weft_flight_dump *dump) {
+  struct dumps *dumps = context;
   WEFT_SCOPED_TEXT path = {.allocator = dumps->cli->allocator};
   struct stat status = {0};
-  weft_text_addf(&path, "%s/%s", folder, file);
-  dump->name = weft_arena_copy_text(arena, file, strlen(file));
-  if (path.failed || dump->name == NULL) {
-    return weft_cli_fail_memory(dumps->cli);
-  }
+  show_progress(dumps);
+  weft_arena_finish(&dumps->data);
+  weft_text_addf(&path, "%s/%s", dumps->folder, dump->name);
+  errno = ENOMEM;
   /* A named pipe without a writer would keep open() waiting. */
-  const int fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  const int fd = path.failed ? -1 : open(path.data, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   const char *why = fd < 0 || fstat(fd, &status) != 0 ? strerror(errno) : reason_to_skip(&status);
   if (why == NULL) {
     const size_t room = (size_t)status.st_size;
-    void *data = weft_arena_allocate(arena, room + 1, 1);
-    why = data != NULL ? read_bytes(fd, data, room, &dump->size) : NULL;
+    void *data = weft_arena_allocate(&dumps->data, room + 1, 1);
+    why = data != NULL ? read_bytes(fd, data, room, &dump->size) : "out of memory";
     dump->data = data;
   }
-  dump->unread = why != NULL ? weft_arena_copy_text(arena, why, strlen(why)) : NULL;
+  dump->unread = why;
   if (fd >= 0) {
     (void)close(fd);
   }
-  return arena->failed_bytes == 0 ? WEFT_CLI_OK : weft_cli_fail_memory(dumps->cli);
 }
 
-static int read_dumps(struct dumps *dumps, const char *folder, struct dirent **entries,
-                      size_t count) {
-  dumps->items = weft_arena_allocate(dumps->arena, count, sizeof *dumps->items);
-  if (dumps->items == NULL) {
-    return weft_cli_fail_memory(dumps->cli);
+static int explain_dumps(const struct weft_cli *cli, const struct weft_program *program,
+                         const char *folder, struct dirent **entries, size_t count, bool json,
+                         struct weft_text *text) {
+  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT line = {.allocator = cli->allocator};
+  struct dumps dumps = {
+      .cli = cli, .folder = folder, .data = {.allocator = cli->allocator}, .line = {.cli = cli}};
+  struct weft_flight_dump *items = weft_arena_allocate(&arena, count, sizeof *items);
+  struct weft_error error;
+  if (items == NULL) {
+    return weft_cli_fail_memory(cli);
   }
   for (size_t k = 0; k < count; k++) {
-    WEFT_CLI_TRY(read_dump(dumps, folder, entries[k]->d_name));
+    items[k] =
+        (struct weft_flight_dump){.name = entries[k]->d_name, .load = load_dump, .context = &dumps};
   }
-  return WEFT_CLI_OK;
+  dumps.text = &line;
+  dumps.count = count;
+  const enum weft_status status =
+      weft_flight_explain(cli->allocator, program, items, count, json, text, &error);
+  weft_cli_progress_line_clear(&dumps.line);
+  weft_arena_finish(&dumps.data);
+  return weft_cli_result(cli, folder, status, &error);
 }
 
-static int read_folder(struct dumps *dumps, const char *folder) {
+static int explain_folder(const struct weft_cli *cli, const struct weft_program *program,
+                          const char *folder, bool json, struct weft_text *text) {
   struct dirent **entries = NULL;
   const int count = scandir(folder, &entries, is_dump, alphasort);
   if (count < 0) {
-    weft_cli_print(dumps->cli, "make it readable", "cannot read the folder '%s': %s",
+    weft_cli_print(cli, "make it readable", "cannot read the folder '%s': %s",
                    weft_cli_quoted(folder).text, strerror(errno));
     return WEFT_CLI_NO_INPUT;
   }
-  int status = WEFT_CLI_OK;
+  int status = WEFT_CLI_NO_INPUT;
   if (count == 0) {
-    weft_cli_print(dumps->cli, "the dumps are files like rank0.pkl or nccl_trace_rank_0",
+    weft_cli_print(cli, "the dumps are files like rank0.pkl or nccl_trace_rank_0",
                    "the folder '%s' has no file with a number at the end of its name",
                    weft_cli_quoted(folder).text);
-    status = WEFT_CLI_NO_INPUT;
   } else {
-    status = read_dumps(dumps, folder, entries, (size_t)count);
+    status = explain_dumps(cli, program, folder, entries, (size_t)count, json, text);
   }
   for (int k = 0; k < count; k++) {
     free(entries[k]);
@@ -145,8 +168,8 @@ static bool is_folder(const char *path) {
 }
 
 /* The dumps of PyTorch's flight recorder. */
-static int explain_folder(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                          const char *folder, struct weft_text *text) {
+static int explain_job(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       const char *folder, struct weft_text *text) {
   const char *path = arguments->texts[WEFT_CLI_OPTION_PROGRAM];
   if (path == NULL) {
     return weft_cli_usage(cli, "add --program FILE: the table or program that the job runs",
@@ -155,14 +178,8 @@ static int explain_folder(const struct weft_cli *cli, const struct weft_cli_argu
                           weft_cli_quoted(folder).text);
   }
   WEFT_SCOPED(weft_program) program = NULL;
-  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
-  struct dumps dumps = {.cli = cli, .arena = &arena};
   WEFT_CLI_TRY(weft_cli_read_program(cli, path, &program));
-  WEFT_CLI_TRY(read_folder(&dumps, folder));
-  WEFT_CLI_CALL(cli, folder,
-                weft_flight_explain(cli->allocator, program, dumps.items, dumps.count,
-                                    arguments->given[WEFT_CLI_OPTION_JSON], text, &error));
-  return WEFT_CLI_OK;
+  return explain_folder(cli, program, folder, arguments->given[WEFT_CLI_OPTION_JSON], text);
 }
 
 int weft_cli_cmd_explain_hang(const struct weft_cli *cli,
@@ -171,7 +188,7 @@ int weft_cli_cmd_explain_hang(const struct weft_cli *cli,
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   const char *path = arguments->operands[0] != NULL ? arguments->operands[0] : default_path();
   if (is_folder(path)) {
-    WEFT_CLI_TRY(explain_folder(cli, arguments, path, &text));
+    WEFT_CLI_TRY(explain_job(cli, arguments, path, &text));
   } else if (arguments->given[WEFT_CLI_OPTION_PROGRAM]) {
     return weft_cli_usage(cli, "give the folder with the dumps of PyTorch's flight recorder",
                           "--program is for the dumps of a PyTorch job; '%s' is no folder",
