@@ -246,9 +246,9 @@ def collectives_of(groups: Iterable[Any]) -> int:
     return count
 
 
-def _nodes_of(outputs: Iterable[Any]) -> Iterator[Any]:
+def _nodes_of(first: Iterable[Any]) -> Iterator[Any]:
     """All nodes of autograd's graph behind these."""
-    left = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    left = list(first)
     seen = set(left)
     while left:
         node = left.pop()
@@ -261,7 +261,8 @@ def _nodes_of(outputs: Iterable[Any]) -> Iterator[Any]:
 
 def leaves_of(outputs: Iterable[Any]) -> list[Any]:
     """All tensors that the gradients of these are added to."""
-    return [node.variable for node in _nodes_of(outputs) if hasattr(node, "variable")]
+    first = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    return [node.variable for node in _nodes_of(first) if hasattr(node, "variable")]
 
 
 class Visits:
@@ -271,11 +272,11 @@ class Visits:
     something else then.
     """
 
-    def __init__(self, torch: Any, outputs: Iterable[Any]) -> None:
-        """Look at the functions behind these."""
+    def __init__(self, torch: Any, first: Iterable[Any]) -> None:
+        """Look at the functions behind these nodes."""
         kind = torch.autograd.function.BackwardCFunction
         self._torch = torch
-        self._nodes = [node for node in _nodes_of(outputs) if isinstance(node, kind)]
+        self._nodes = [node for node in _nodes_of(first) if isinstance(node, kind)]
         self._first: dict[Any, list[Any]] = {}
         self.changed: Optional[str] = None  # the name of a function that gives something else
 

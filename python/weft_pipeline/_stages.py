@@ -259,8 +259,7 @@ class Stage:
             if is_seen:
                 for value in outputs:
                     check_output(self.runs.torch, self.index, self.module, value)
-            for (edge, comes), part in zip(self.out_edges, values):
-                self.runs.edges.put(FORWARD, edge, k, self._given(part, training and comes))
+            values = self._give(k, values, training)
         if training:
             if is_seen:
                 self._check_leaves([x for end in ends for x in end], outputs)
@@ -282,13 +281,30 @@ class Stage:
             ends.append(mine)
         return args
 
-    def _given(self, values: tuple[Any, ...], comes: bool) -> list[tuple[Any, bool]]:
-        """Copies of tensors, as the module may change its own; and which need a gradient."""
-        is_tensor = self.runs.is_tensor
-        return [
-            (x.detach().clone(), comes and x.requires_grad) if is_tensor(x) else (x, False)
-            for x in values
-        ]
+    def _give(self, k: int, values: list[tuple[Any, ...]], training: bool) -> list[list[Any]]:
+        """Put copies of tensors on the out-edges; give where their gradients go, by edge.
+
+        The module may keep its own, change them in place and detach them before these come back.
+        """
+        found: dict[int, Any] = {}  # by tensor: the node of a first copy
+        ends: list[list[Any]] = []
+        for (edge, comes), part in zip(self.out_edges, values):
+            given, mine = [], []
+            for x in part:
+                is_needed = False
+                if self.runs.is_tensor(x):
+                    is_needed = training and comes and x.requires_grad
+                    end = found.get(id(x)) if is_needed else None
+                    copy = x.clone() if is_needed and end is None else x.detach().clone()
+                    if is_needed:
+                        if end is None:
+                            end = found[id(x)] = self.runs.end_of(copy.grad_fn, 0)
+                        mine.append(end)
+                    x = copy.detach()
+                given.append((x, is_needed))
+            self.runs.edges.put(FORWARD, edge, k, given)
+            ends.append(mine)
+        return ends
 
     def _check_leaves(self, inputs: list[Any], outputs: list[Any]) -> None:
         """Refuse weights that are reached and not known: they would not be scaled, nor get a W.
@@ -352,7 +368,8 @@ class Stage:
                 f"one number",
                 'reduction="mean" or "sum" of PyTorch\'s losses gives one',
             )
-        self.losses[k] = loss.detach().clone()
+        loss = loss.clone()  # the function may keep its own, and change it in place
+        self.losses[k] = loss.detach()
         return loss
 
     def _roots(self, k: int, values: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -362,22 +379,18 @@ class Stage:
         """
         if self.is_loss:
             y = values
-            return ((y,), (self.runs.ones_like(y),)) if y.requires_grad else ((), ())
-        is_tensor = self.runs.is_tensor
-        found: dict[int, tuple[Any, Any]] = {}
+            if not y.requires_grad:
+                return (), ()
+            return (self.runs.end_of(y.grad_fn, 0),), (self.runs.ones_like(y),)
+        found: dict[Any, Any] = {}
         for (edge, comes), part in zip(self.out_edges, values):
             if not comes:
                 continue
-            gradients = iter(self.runs.edges.take(BACKWARD, edge, k))
-            for y in part:
-                if not is_tensor(y) or not y.requires_grad:
-                    continue
-                gradient = next(gradients)
+            for y, gradient in zip(part, self.runs.edges.take(BACKWARD, edge, k)):
                 if gradient is not None:
                     gradient = self.device.take(gradient)
-                    before = found.get(id(y))
-                    found[id(y)] = (y, gradient if before is None else before[1] + gradient)
-        return tuple([y for y, _ in found.values()]), tuple([g for _, g in found.values()])
+                    found[y] = found[y] + gradient if y in found else gradient
+        return tuple(found), tuple(found.values())
 
     def _pass_on(self, k: int, gradients: Iterable[Any], ends: list[list[Any]]) -> None:
         """Give the gradients of inputs to the stages that these come from."""
@@ -403,7 +416,7 @@ class Stage:
         inputs = tuple([x for end in ends for x in end])
         before = [(w, w.grad, _version(w.grad)) for w in self.trained] if is_seen else ()
         if is_seen and self.trained:
-            self.visits[slot] = Visits(self.runs.torch, roots)
+            self.visits[slot] = Visits(self.runs.torch, [root.node for root in roots])
         with self._looked_at(is_seen, self.left.get(slot, ()), grads, self.visits.get(slot)):
             found: Any = None
             if self.visits_graph and len(roots) == len(inputs) == 1:
@@ -434,9 +447,7 @@ class Stage:
         there is none, or several: W begins at the output then.
         """
         split, node_of = self.runs.split, self.runs.split._get_grad_fn_or_grad_acc
-        if root.grad_fn is None:
-            return None
-        ways = split.construct_reverse_graph([root.grad_fn])
+        ways = split.construct_reverse_graph([root.node])
         ends = [node_of(weight) for weight in self.trained]
         groups = split.get_param_groups([node_of(x)], ends, ways)
         weights = [end for group in groups for end in group["params"]]
@@ -588,9 +599,8 @@ class _Begin:
         """Add to the gradients of the weights."""
         if self.grads is None:  # no gradient comes by
             return
-        edge = runs.torch.autograd.graph.GradientEdge
         found = [(k, grad) for k, grad in enumerate(self.grads) if grad is not None]
-        roots = tuple([edge(self.node, k) for k, _ in found])
+        roots = tuple([runs.end_of(self.node, k) for k, _ in found])
         grads = tuple([grad for _, grad in found])
         # Hooks of the outputs have been called: they would see what they made themselves.
         handle = self.node.register_prehook(lambda _: self.grads)
@@ -616,6 +626,7 @@ class Runs:
         self.backward = torch.autograd.Variable._execution_engine.run_backward
         self.split = import_module("torch.distributed.pipelining._backward")
         self.ones_like = torch.ones_like
+        self.end_of = torch.autograd.graph.GradientEdge
         self.map = import_module("torch.utils._pytree").tree_map
         self.output = False  # wanted of the last stage
         self.is_profiled = False

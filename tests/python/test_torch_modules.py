@@ -293,6 +293,28 @@ def test_inputs_that_a_module_begins_to_keep(schedule):
     assert all(torch.equal(got, want) for got, want in zip(kept[-M:], expected))
 
 
+class Keeps(nn.Module):
+    """Keeps what it gave, a stage or a loss, and does something with it in the next forward."""
+
+    def __init__(self, how, function):
+        super().__init__()
+        self.linear, self.how, self.function = nn.Linear(WIDTH, WIDTH), how, function
+        self.last = None
+
+    def forward(self, x, *target):
+        if self.last is not None:
+            self.how(self.last)
+        self.last = self.function(self.linear(x), *target)
+        return self.last
+
+
+@pytest.mark.parametrize("schedule", ["GPipe", "1F1B", "ZBH1"])
+@pytest.mark.parametrize("how", [lambda y: y.detach_(), lambda y: y.mul_(2)])
+def test_outputs_that_a_module_keeps_and_changes(schedule, how):
+    compare([*layers(1), Keeps(how, lambda y: y * 3), *layers(1)], schedule)
+    compare(layers(2), schedule, Keeps(how, functional.mse_loss))
+
+
 class Adds(nn.Module):
     """Its backward needs nothing that it saved, so a loop goes through it twice."""
 
