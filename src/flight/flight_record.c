@@ -106,7 +106,8 @@ static struct entry read_entry(const struct weft_flight_record *record, uint32_t
       .transfer = {.group = group,
                    .entry = number,
                    .batch = number_in(value, "p2p_seq_id"),
-                   .done = weft_pickle_is(weft_pickle_find(value, "state"), "completed"),
+                   .done = weft_pickle_is(weft_pickle_find(value, "state"), "completed") ||
+                           number_in(value, "retired") > 0,
                    .payload = is_payload(value)},
       .number = number_in(value, "collective_seq_id")};
   if (parse_name(name, &entry)) {
@@ -238,21 +239,36 @@ static void prove_earlier(const struct entries *entries) {
   }
 }
 
-/* The group's own count of what is done, where it has no collectives, which count too. It tells how
+/* A count of the group's own; 0: the dump does not have it. */
+static uint64_t group_count(const struct weft_pickle_value *dump,
+                            const struct weft_flight_group *group, const char *which) {
+  char id[32];
+  (void)snprintf(id, sizeof id, "%" PRId64, group->id);
+  return number_in(weft_pickle_find(weft_pickle_find(dump, "pg_status"), id), which);
+}
+
+/* The group's count of what is done, where it has no collectives, which count too. It tells how
  * much is pending of what the record has lost. */
 static uint64_t last_done_batch(const struct weft_pickle_value *dump,
                                 const struct weft_flight_record *record) {
-  uint32_t g = 0;
-  char id[32];
-  while (g < record->group_count && !record->groups[g].has_transfers) {
-    g++;
+  for (const struct weft_flight_group *group = record->groups;
+       group < record->groups + record->group_count; group++) {
+    if (group->has_transfers) {
+      return group->has_collectives ? 0 : group_count(dump, group, "last_completed_collective");
+    }
   }
-  if (g == record->group_count || record->groups[g].has_collectives) {
-    return 0;
+  return 0;
+}
+
+/* Whether a group has started more than the last entry tells: a ring loses its beginning only. */
+static bool has_lost_end(const struct weft_pickle_value *dump,
+                         const struct weft_flight_record *record) {
+  bool found = false;
+  for (uint32_t g = 0; g < record->group_count; g++) {
+    const struct weft_flight_group *group = &record->groups[g];
+    found |= group->last > 0 && group_count(dump, group, "last_enqueued_collective") > group->last;
   }
-  (void)snprintf(id, sizeof id, "%" PRId64, record->groups[g].id);
-  return number_in(weft_pickle_find(weft_pickle_find(dump, "pg_status"), id),
-                   "last_completed_collective");
+  return found;
 }
 
 /* ---- Collectives ---- */
@@ -416,7 +432,14 @@ enum weft_status weft_flight_record_read(struct weft_arena *arena,
   }
   for (size_t k = 0; k < list->count; k++) {
     const uint32_t group = group_of(arena, groups, list->items[k], record);
-    entries.items[k] = read_entry(record, group, list->items[k], k);
+    const struct entry entry = read_entry(record, group, list->items[k], k);
+    const uint64_t last = entry.number > entry.transfer.batch ? entry.number : entry.transfer.batch;
+    record->groups[group].last =
+        last > record->groups[group].last ? last : record->groups[group].last;
+    entries.items[k] = entry;
+  }
+  if (has_lost_end(value, record)) {
+    return weft_fail(error, WEFT_ERR_FORMAT, HINT, "%s: its last entries are lost", dump->name);
   }
   record->whole =
       list->count == 0 ||

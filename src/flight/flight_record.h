@@ -34,6 +34,7 @@ struct weft_flight_group {
   uint32_t *ranks;     /* the same, as numbers in the job; the group counts them in this order */
   uint32_t rank_count; /* 0: not known */
   bool has_transfers, has_collectives;
+  uint64_t last;    /* the number of its last entry */
   uint64_t started; /* the number of the last collective that the rank has started */
   uint64_t done;    /* the last one that it has done of those that need all ranks of the group */
   struct weft_flight_collective pending; /* the oldest one */

@@ -434,28 +434,26 @@ static void infer_state(struct weft_flight_row *rows, uint32_t rank,
   }
 }
 
-/* A culprit is the only process that others are seen to wait for, and that is seen to wait for
- * nothing. */
+/* A culprit is the only process that has a dump and at which waits end. */
 static void choose_culprit(const struct judge *judge, uint32_t on_cycle,
                            struct weft_flight_verdict *verdict) {
-  uint32_t certain = 0;
+  uint32_t certain = 0, culprit = NOBODY, count = 0;
   for (uint32_t r = 0; r < judge->job->ranks.count; r++) {
     const bool is_missing = judge->states[r].phase == WEFT_FLIGHT_MISSING;
     if (judge->waiters[r] > 0 || judge->doubted[r] || (is_missing && !verdict->hangs)) {
-      const bool is_certain = !judge->doubted[r] && !is_missing;
-      certain += is_certain;
-      verdict->culprit = is_certain ? r : verdict->culprit;
-      verdict->suspects[verdict->suspect_count++] = r;
+      verdict->suspects[count++] = r;
+      if (!judge->doubted[r] && !is_missing) {
+        culprit = r;
+        certain++;
+      }
     }
   }
-  if (on_cycle != NOBODY && certain == 0) {
+  if (certain == 0 && on_cycle != NOBODY) {
     list_cycle(judge, on_cycle, verdict);
-  }
-  if (certain != 1 || on_cycle != NOBODY) {
-    verdict->culprit = NOBODY;
-  }
-  if (verdict->culprit != NOBODY || verdict->cycle_length > 0) {
-    verdict->suspect_count = 0;
+  } else if (certain == 1 && on_cycle == NOBODY) {
+    verdict->culprit = culprit;
+  } else {
+    verdict->suspect_count = count;
   }
 }
 

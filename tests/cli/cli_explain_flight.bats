@@ -282,7 +282,14 @@ with open("job/rank3.pkl", "rb") as file:
 dump["entries"] = dump["entries"][:-250]
 with open("job/rank3.pkl", "wb") as file:
     pickle.dump(dump, file, protocol=2)
+del dump["pg_status"]
+with open("early.pkl", "wb") as file:
+    pickle.dump(dump, file, protocol=2)
 END
+  weft explain-hang job --program job/program.csv --json
+  succeeds
+  [ "$(jq -c '[.culprit, .unread[].message]' <<<"$output")" = '[2,"rank3.pkl: its last entries are lost"]' ]
+  mv early.pkl job/rank3.pkl
   weft explain-hang job --program job/program.csv --json
   succeeds
   [ "$(jq -r '.unread[0].message' <<<"$output")" = "rank0.pkl: contradicts rank3.pkl: one has done what the other has not started" ]
