@@ -426,7 +426,8 @@ class Stage:
                 found = (None,) * len(inputs)
                 if inputs and roots:
                     found = self.runs.backward(roots, grads, True, False, inputs, True, False)
-            self._pass_on(where.microbatch, map(_sum, inputs, found), ends)
+            found = map(_sum, inputs, found)
+            self._pass_on(where.microbatch, [self._own(x, slot) for x in found], ends)
         for w, old, version in before:
             if w.grad is not old or _version(old) != version:
                 raise UsageError(
@@ -436,6 +437,20 @@ class Stage:
                     "return the gradient from the function, or take a schedule with whole "
                     "backwards (1F1B)",
                 )
+
+    def _own(self, gradient: Any, slot: int) -> Any:
+        """Give a gradient that W does not begin with: hooks of other stages may change it."""
+        if gradient is None or gradient.layout is not self.runs.torch.strided:
+            return gradient
+        grads, roots, _ = self.kept[slot]
+        if roots is None:
+            grads = [grad for begin in grads for grad in begin.grads or ()]
+        memory = gradient.untyped_storage()._cdata
+        for kept in grads:
+            is_strided = kept is not None and kept.layout is self.runs.torch.strided
+            if is_strided and kept.untyped_storage()._cdata == memory:
+                return gradient.clone()
+        return gradient
 
     def _visit_graph(
         self, slot: int, x: Any, root: Any, grads: tuple[Any, ...], is_seen: bool

@@ -1106,6 +1106,28 @@ def test_gradients_that_a_hook_changes(schedule, width, function):
     assert "1F1B" in error.hint
 
 
+@pytest.mark.parametrize("width", [WIDTH, LARGE])
+def test_a_hook_that_changes_what_another_stage_needs(width):
+    """The gradient of x + p is that of x and of p: stage 0 changes it before W of stage 1."""
+    order = [f"{op}{{}}" for op in ("F", "B")], [f"{op}{{}}" for op in ("F", "I", "W")]
+    rows = [
+        [f"{stage}{op.format(k)}" for op in order[stage == 1] for k in range(M)]
+        for stage in range(3)
+    ]
+    shift = nn.Sequential(Shifts(width), *([] if width == WIDTH else layers(1, width)))
+    modules = [Apply(at_the_end, width), shift, *layers(1, width)]
+    compare(modules, weft.Table.from_rows(rows), width=width, exact=False)
+
+
+class Shifts(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.shift = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return x + self.shift
+
+
 # ---- What forwards leave for backwards ----
 
 
