@@ -339,7 +339,18 @@ class Stage:
 
     def check_strangers(self) -> None:
         """Refuse what is still there after a step and has no gradient from a split backward."""
-        if not self.is_split or all(leaf() is None for leaf in self.strangers):
+        if not self.is_split:
+            return
+        known = {id(w) for w in self.trained}
+        for w in self.weights:
+            if w.requires_grad and id(w) not in known:
+                raise UsageError(
+                    f"{self.name}: a forward unfreezes a weight of {tuple(w.shape)}, and W of a "
+                    f"split backward gives it no gradient in this step",
+                    "unfreeze weights between steps, or take a schedule with whole backwards "
+                    "(1F1B)",
+                )
+        if all(leaf() is None for leaf in self.strangers):
             return
         gc.collect()
         for leaf in self.strangers:
@@ -362,10 +373,10 @@ class Stage:
                 f"number",
                 "return the loss alone; eval(x).output is there for what else is wanted",
             )
-        if loss.numel() != 1:
+        if loss.numel() != 1 or loss.is_complex():
             raise UsageError(
-                f"loss_fn of stage {self.index} gives a tensor of {tuple(loss.shape)}; expected "
-                f"one number",
+                f"loss_fn of stage {self.index} gives a tensor of {tuple(loss.shape)} and "
+                f"{loss.dtype}; expected one real number",
                 'reduction="mean" or "sum" of PyTorch\'s losses gives one',
             )
         loss = loss.clone()  # the function may keep its own, and change it in place

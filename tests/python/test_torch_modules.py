@@ -1637,6 +1637,21 @@ def test_a_module_that_does_not_fit():
 
 
 @BOTH
+def test_unfreezing_in_a_forward(schedule):
+    def function(self, x):
+        self.count = getattr(self, "count", 0) + 1
+        return self.linear.requires_grad_(self.count > 1)(x)
+
+    modules = [*layers(1), Apply(function), *layers(1)]
+    modules[1].requires_grad_(False)
+    if schedule == "1F1B":
+        compare(modules, schedule)
+        return
+    error = refused(modules, schedule, "stage 1 (Apply)", "unfreezes a weight")
+    assert "between steps" in error.hint
+
+
+@BOTH
 @pytest.mark.parametrize("to_none", [True, False])
 def test_gradients_add_up_over_steps(schedule, to_none):
     modules, (x, y) = layers(2), batch()
@@ -1690,6 +1705,8 @@ def test_wrong_losses_and_batches():
         return functional.mse_loss(output, target), output
 
     refused(layers(2), "1F1B", "stage 1", "tuple of 2 (tensor, tensor)", loss_fn=two)
+    for wrong in (lambda y, _: y, lambda y, _: (y * 1j).sum()):
+        refused(layers(2), "1F1B", "stage 1", "expected one real number", loss_fn=wrong)
     refused(layers(2), "1F1B", "float", loss_fn=lambda output, _: output.mean().item())
     refused(layers(2), "1F1B", "x requires a gradient", data=(x.requires_grad_(), y))
     refused(layers(2), "1F1B", "target requires", data=(x.detach(), y.requires_grad_()))
