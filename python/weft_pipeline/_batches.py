@@ -26,6 +26,7 @@ def each(given: Any, name: str, stages: tuple[int, ...]) -> dict[int, Any]:
 
 def _names_taken(module: Any) -> Optional[set[str]]:
     """The keyword arguments that a module takes; None: any."""
+    module = getattr(module, "_orig_mod", module)  # of torch.compile()
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):
@@ -43,6 +44,7 @@ class Batches:
     ) -> None:
         """Take the specs of a pipeline, as PyTorch's schedules have them."""
         self.torch, self.count = torch, program.microbatches
+        self.stages = program.stages
         self.is_chain = program.graph is None
         self.rules = import_module("torch.distributed.pipelining.microbatch")
         self.tree = import_module("torch.utils._pytree")
@@ -56,7 +58,7 @@ class Batches:
         `mine` are the stages of this process.
         """
         names = {k: _names_taken(stage.module) for k, stage in mine.items()}
-        for name in kwargs:
+        for name in kwargs if len(mine) == self.stages else ():  # another process may have them
             if not any(taken is None or name in taken for taken in names.values()):
                 listed = ", ".join(stage.name for stage in mine.values())
                 raise TypeError(f"no module here takes an argument {name}: {listed}")
@@ -147,6 +149,13 @@ class Batches:
 
     def merge(self, outputs: list[Any]) -> Any:
         """Merge what the microbatches of a loss have given."""
-        if self.merge_spec is None and isinstance(outputs[0], self.torch.Tensor):
-            return self.torch.cat(outputs)
-        return self.rules.merge_chunks(outputs, self.merge_spec)
+        try:
+            if self.merge_spec is None and isinstance(outputs[0], self.torch.Tensor):
+                return self.torch.cat(outputs)
+            return self.rules.merge_chunks(outputs, self.merge_spec)
+        except (AssertionError, ValueError, IndexError, RuntimeError, TypeError) as error:
+            raise UsageError(
+                f"the outputs of the microbatches cannot be merged: {error}",
+                "return_outputs=False goes without them; output_merge_spec says how to merge, as "
+                "in PyTorch's schedules",
+            ) from error

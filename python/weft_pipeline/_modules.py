@@ -174,25 +174,25 @@ def check_unchanged(torch: Any, buffers: list[Shared], before: list[tuple[int, A
         )
 
 
-def check_batches(torch: Any, batches: dict[int, list[Any]]) -> None:
-    """Refuse a batch of several stages that one of them changes."""
+def check_batches(torch: Any, given: Iterable[tuple[int, Any]]) -> None:
+    """Refuse a tensor that was given to several stages, and that one of them changes."""
     takers: dict[int, set[int]] = {}
     changers: dict[int, int] = {}
     leaves = import_module("torch.utils._pytree").tree_leaves
-    for k, parts in batches.items():
+    for k, parts in given:
         for x in leaves(parts):
             if isinstance(x, torch.Tensor) and x.layout is torch.strided:
                 memory = x.untyped_storage()._cdata
                 takers.setdefault(memory, set()).add(k)
                 if not x.is_inference() and x._version:
-                    changers[memory] = k
+                    changers.setdefault(memory, k)
     for memory, k in changers.items():
         if len(takers[memory]) > 1:
             raise UsageError(
                 f"stage {k} changes x in place, and another stage takes it, too: ranks do so in "
                 f"any order",
-                "inplace=False in its first layer, or give each stage a tensor of its own: "
-                "step((x, x.clone()), target=target)",
+                "mask = mask * 2, not mask *= 2, and inplace=False in its first layer; or give "
+                "each stage a tensor of its own: step((x, x.clone()), target=target)",
             )
 
 

@@ -448,7 +448,10 @@ class Pipeline(Immutable):
         if unseen:
             warn_of_profiler()
         check_unchanged(torch, self._buffers, values)
-        check_batches(torch, {s.index: s.chunks for s in stages if s.chunks is not None})
+        given = [(s.index, part) for s in stages for part in (s.chunks, s.options)]
+        if len(stages) < len(self._stages):  # whose options are not here
+            given += [(-1, s.options) for s in stages]
+        check_batches(torch, given)
         runs.draws.end()
         return self._result(output)
 

@@ -127,6 +127,56 @@ def test_wrong_arguments():
         weft_torch.Pipeline([Last(), *layers], "1F1B", nn.MSELoss(), microbatches=M).eval(x, x)
 
 
+def test_outputs_that_cannot_be_merged():
+    x = torch.randn(8, WIDTH)
+    sums = nn.Linear(WIDTH, 1)
+    sums.register_forward_hook(lambda _, __, y: y.sum())
+    pipeline = weft_torch.Pipeline(
+        [nn.Linear(WIDTH, WIDTH), sums], "1F1B", lambda y, _: y, microbatches=M
+    )
+    with pytest.raises(weft.UsageError, match="cannot be merged") as caught:
+        pipeline.eval(x)
+    assert "output_merge_spec" in caught.value.hint
+    assert len(pipeline.step(x, target=x).losses) == M
+
+
+class Masks(nn.Linear):
+    """Changes a mask in place, or not."""
+
+    def __init__(self, factor):
+        super().__init__(WIDTH, WIDTH)
+        self.factor = factor
+
+    def forward(self, x, mask):
+        if self.factor != 1:
+            mask *= self.factor
+        return super().forward(x) * mask.clone()
+
+
+@BOTH
+def test_arguments_that_a_stage_changes(schedule):
+    """Only the order of a loop gives each microbatch and stage what the one before has left."""
+    x, specs = torch.randn(8, WIDTH), {"kwargs_chunk_spec": {"mask": rules._Replicate()}}
+    for modules in ([Masks(0.5), Masks(1)], [nn.Linear(WIDTH, WIDTH), Masks(0.5)]):
+        mask = torch.ones(WIDTH)
+        pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M, **specs)
+        if isinstance(modules[0], Masks):
+            with pytest.raises(weft.UsageError, match="stage 0 changes x in place"):
+                pipeline.step(x, target=x, mask=mask)
+            continue
+        pipeline.step(x, target=x, mask=mask)
+        assert torch.equal(mask, torch.full((WIDTH,), 0.5**M))
+
+
+def test_arguments_of_compiled_modules():
+    modules = [Masks(1), nn.Linear(WIDTH, WIDTH)]
+    compiled = [torch.compile(module, backend="eager") for module in modules]
+    pipeline = weft_torch.Pipeline(compiled, "1F1B", nn.MSELoss(), microbatches=M)
+    x, mask = torch.randn(2, 8, WIDTH).unbind()
+    whole = modules[1](modules[0](x, mask=mask))
+    assert torch.allclose(pipeline.eval(x, mask=mask).output, whole, rtol=1e-5, atol=1e-6)
+
+
 # ---- Between processes ----
 
 
