@@ -135,6 +135,7 @@ def _aligned(size: int) -> int:
 
 def _flat(torch: Any, x: Any) -> tuple[Any, Optional[tuple[int, ...]]]:
     """Give the bytes of a tensor, itself where it is dense, and its strides where they count."""
+    x = x.resolve_conj().resolve_neg()
     if not x.is_contiguous():
         x = x.clone()  # dense, and in the same order
     if x.is_contiguous():

@@ -312,7 +312,7 @@ class Visits:
 # What PyTorch says, and what helps.
 _REMEDIES = (
     (
-        "a leaf Variable that requires grad is being used in an in-place operation",
+        "a leaf Variable that requires grad",
         "what a stage takes stays as it is: inplace=False in its first layer, or x = x.clone()",
     ),
     (
@@ -324,6 +324,10 @@ _REMEDIES = (
         "modified by an inplace operation",
         "weights, and what a backward needs, change between steps only: optimizer.step() after "
         "step()",
+    ),
+    (
+        "detached in-place",
+        "what a module keeps for the next microbatch: self.state = y.detach(), not y.detach_()",
     ),
     (
         "use_reentrant",

@@ -209,6 +209,9 @@ def test_what_goes_between_processes():
                 assert flag and found.dtype == dtype
                 assert each.numel() == 0 or found.stride() == each.stride()
                 assert torch.equal(found, each)
+    complex_one = torch.randn(3, 4, dtype=torch.complex64)
+    for each in (complex_one.conj(), complex_one.t().conj(), complex_one.conj().imag):
+        assert torch.equal(carried([each], _edges.BACKWARD)[0], each)
     values = [(1, False), (True, False), (0.0, False), (-0.0, False), (None, False), ("x", False)]
     found = carried([*values, (torch.ones(3), True)], _edges.FORWARD)
     assert [repr(x) for x, _ in found[:-1]] == [repr(x) for x, _ in values]

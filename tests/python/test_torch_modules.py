@@ -244,6 +244,28 @@ def test_inputs_that_a_stage_changes():
     assert "inplace=False" in error.hint and isinstance(error.__cause__, RuntimeError)
 
 
+class Doubles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def test_inputs_and_outputs_that_a_function_changes():
+    compare([*layers(1), Apply(lambda self, x: Doubles.apply(self.linear(x)))], "1F1B")
+    changes = [*layers(1), Apply(lambda self, x: self.linear(Doubles.apply(x)))]
+    keeps = [Keeps(lambda y: y.detach_(), torch.tanh), *layers(1)]
+    for words, hint, modules in (
+        ("stage 1 (Apply)", "x.clone()", changes),
+        ("stage 0 (Keeps)", "y.detach()", keeps),
+    ):
+        assert hint in refused(modules, "1F1B", words, kind=weft.StageError).hint
+
+
 class Last(nn.Module):
     """Keeps what it took, as it is or a view of it, for the next microbatch."""
 
