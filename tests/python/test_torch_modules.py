@@ -258,10 +258,10 @@ class Doubles(torch.autograd.Function):
 def test_inputs_and_outputs_that_a_function_changes():
     compare([*layers(1), Apply(lambda self, x: Doubles.apply(self.linear(x)))], "1F1B")
     changes = [*layers(1), Apply(lambda self, x: self.linear(Doubles.apply(x)))]
-    keeps = [Keeps(lambda y: y.detach_(), torch.tanh), *layers(1)]
+    keeps = [nn.Sequential(Keeps(lambda y: y.detach_(), lambda y: y * 3), *layers(2)), *layers(1)]
     for words, hint, modules in (
         ("stage 1 (Apply)", "x.clone()", changes),
-        ("stage 0 (Keeps)", "y.detach()", keeps),
+        ("stage 0 (Sequential)", "y.detach()", keeps),
     ):
         assert hint in refused(modules, "1F1B", words, kind=weft.StageError).hint
 
