@@ -405,6 +405,7 @@ class Pipeline(Immutable):
         context = contextvars.copy_context()  # for other threads, too
 
         def step(pipeline: Any, rank: int, error: Any) -> int:
+            torch.get_num_threads()  # takes over torch.set_num_threads(); a new thread has not
             if is_profiled and not torch.autograd._profiler_enabled():
                 unseen.append(rank)
             with contextlib.ExitStack() as entered:  # of this thread

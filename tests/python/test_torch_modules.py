@@ -1798,6 +1798,22 @@ def test_variables_of_the_callers_context():
         scale.reset(token)
 
 
+def test_ranks_use_as_many_threads_as_the_caller_says():
+    """Convolutions sum in another order on two threads than on one."""
+    torch.manual_seed(2)
+    modules = [nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 1, 3, padding=1)]
+    x, y = torch.randn(8, 1, 8, 8), torch.randn(8, 1, 8, 8)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        _, expected, _ = plain(modules, nn.MSELoss(), x, y)
+        pipeline = weft_torch.Pipeline(modules, "1F1B", nn.MSELoss(), microbatches=M)
+        pipeline.step(x, target=y)
+    finally:
+        torch.set_num_threads(before)
+    same([weight.grad for weight in parameters_of(modules, None)], expected)
+
+
 def test_hooks_of_saved_tensors():
     modules, (x, y) = layers(2), batch()
     _, expected, _ = plain(modules, nn.MSELoss(), x, y)
