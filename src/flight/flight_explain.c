@@ -88,7 +88,7 @@ static enum weft_status align_pipeline(struct job *job, uint32_t base, struct we
 
 /* ---- Dumps that contradict each other ---- */
 
-/* Whether the dump's transfers are surely counted from the first step on. */
+/* Whether the transfers are surely counted from the first step on. */
 static bool is_counted(const struct job *job, uint32_t r) {
   const struct weft_flight_record *record = &job->flight.ranks.records[r];
   return record->name != NULL && !job->flight.rows[r].estimated &&
@@ -131,9 +131,7 @@ static enum weft_status drop_record(struct job *job, uint32_t r, const char *oth
                   "%s: contradicts %s: one has done what the other has not started", record->name,
                   other);
   *record = (struct weft_flight_record){.numbers = record->numbers};
-  return job->flight.rows[r].count > 0
-             ? weft_flight_align(job->flight.program, record, 0, &job->flight.rows[r], error)
-             : WEFT_OK;
+  return weft_flight_align(job->flight.program, record, 0, &job->flight.rows[r], error);
 }
 
 /* Uses neither of two such dumps: either may be of another run, or of another time. */
@@ -159,9 +157,6 @@ static enum weft_status read_job(struct job *job, const struct weft_flight_dump 
   flight->rows = weft_arena_allocate(job->arena, count, sizeof *flight->rows);
   flight->states = weft_arena_allocate(job->arena, count, sizeof *flight->states);
   WEFT_TRY(weft_arena_status(job->arena, error));
-  for (uint32_t r = flight->ranks.pipelines * rank_count; r < count; r++) {
-    flight->rows[r] = (struct weft_flight_row){.head = UINT64_MAX};
-  }
   for (uint32_t p = 0; p < flight->ranks.pipelines; p++) {
     WEFT_TRY(align_pipeline(job, p * rank_count, error));
   }
@@ -255,15 +250,11 @@ static void add_name(struct weft_text *text, const struct job *job, uint32_t ran
   }
 }
 
-static bool has_several(const struct job *job) {
-  return job->flight.ranks.count > job->flight.program->rank_count;
-}
-
 /* "rank 2: waits in 2RECV_F3 for rank 1, in step 3". */
 static void add_rank(struct weft_text *text, const struct job *job, uint32_t rank) {
   assert(rank < job->flight.ranks.count);
   const struct weft_flight_state *state = &job->flight.states[rank];
-  add_name(text, job, rank, has_several(job));
+  add_name(text, job, rank, job->flight.ranks.count > job->flight.program->rank_count);
   weft_text_add(text, ": ");
   switch (state->phase) {
     case WEFT_FLIGHT_MISSING: weft_text_add(text, "there is no dump of it"); break;
@@ -361,7 +352,7 @@ static void add_explanation(struct weft_text *text, const struct job *job) {
   const struct weft_flight_verdict *verdict = &job->verdict;
   const uint32_t rank_count = job->flight.program->rank_count;
   for (uint32_t r = 0; r < job->flight.ranks.count; r++) {
-    if (has_several(job) && r % rank_count == 0 && is_in_pipeline(job, r)) {
+    if (job->flight.ranks.count > rank_count && r % rank_count == 0 && is_in_pipeline(job, r)) {
       weft_text_addf(text, "pipeline %" PRIu32 ":\n", r / rank_count);
     }
     add_rank(text, job, r);
@@ -511,13 +502,12 @@ enum weft_status weft_flight_explain(const struct weft_allocator *allocator,
     }
   }
   WEFT_SCOPED_ARENA arena = {.allocator = allocator};
-  if (program->level == WEFT_LEVEL_COMMS) {
-    return explain_program(&arena, program, dumps, dump_count, json, text, error);
+  struct weft_program *lowered = NULL;
+  if (program->level != WEFT_LEVEL_COMMS) {
+    WEFT_TRY(weft_lower(allocator, program, NULL, &lowered, error));
   }
-  struct weft_program *lowered;
-  WEFT_TRY(weft_lower(allocator, program, NULL, &lowered, error));
-  const enum weft_status status =
-      explain_program(&arena, lowered, dumps, dump_count, json, text, error);
+  const enum weft_status status = explain_program(&arena, lowered != NULL ? lowered : program,
+                                                  dumps, dump_count, json, text, error);
   weft_program_destroy(lowered);
   return status;
 }

@@ -260,15 +260,15 @@ static uint64_t last_done_batch(const struct weft_pickle_value *dump,
   return 0;
 }
 
-/* Whether a group has started more than the last entry tells: a ring loses its beginning only. */
+/* Whether more was started than the last entry tells: a ring loses its beginning only. */
 static bool has_lost_end(const struct weft_pickle_value *dump,
                          const struct weft_flight_record *record) {
-  bool found = false;
-  for (uint32_t g = 0; g < record->group_count; g++) {
-    const struct weft_flight_group *group = &record->groups[g];
-    found |= group->last > 0 && group_count(dump, group, "last_enqueued_collective") > group->last;
+  const struct weft_flight_group *group = record->groups, *end = group + record->group_count;
+  while (group < end && (group->last == 0 ||
+                         group_count(dump, group, "last_enqueued_collective") <= group->last)) {
+    group++;
   }
-  return found;
+  return group < end;
 }
 
 /* ---- Collectives ---- */
@@ -348,17 +348,6 @@ static uint32_t rank_of_name(const char *name) {
   return parse_number(&at, end, &rank) ? rank : NOBODY;
 }
 
-static enum weft_status check_rank(const struct weft_flight_dump *dump,
-                                   const struct weft_flight_record *record,
-                                   struct weft_error *error) {
-  return record->rank != NOBODY
-             ? WEFT_OK
-             : weft_fail(error, WEFT_ERR_FORMAT, "name the files rank0.pkl, rank1.pkl ...",
-                         "%s: has no send and no receive, and no number at the end of its name, "
-                         "so its rank is not known",
-                         dump->name);
-}
-
 /* Keeps the payloads; if there are none, all: then activations are single numbers. */
 static enum weft_status keep_payloads(struct weft_arena *arena, const struct weft_flight_dump *dump,
                                       const struct entries *entries,
@@ -389,7 +378,12 @@ static enum weft_status keep_payloads(struct weft_arena *arena, const struct wef
     }
   }
   record->rank = record->rank != NOBODY ? record->rank : rank_of_name(dump->name);
-  return check_rank(dump, record, error);
+  return record->rank != NOBODY
+             ? WEFT_OK
+             : weft_fail(error, WEFT_ERR_FORMAT, "name the files rank0.pkl, rank1.pkl ...",
+                         "%s: has no send and no receive, and no number at the end of its name, "
+                         "so its rank is not known",
+                         dump->name);
 }
 
 static enum weft_status read_value(struct weft_arena *arena, const struct weft_flight_dump *dump,

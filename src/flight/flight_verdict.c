@@ -125,7 +125,7 @@ struct weft_flight_state weft_flight_state_of(const struct weft_program *program
     return state;
   }
   find_next(program, rank, record, row, &state);
-  if (row->head == UINT64_MAX) {
+  if (row->head == UINT64_MAX || row->count == 0) {
     state.phase = state.ended_step ? WEFT_FLIGHT_BETWEEN : WEFT_FLIGHT_COMPUTING;
     show_process(&state);
     return state;

@@ -92,8 +92,7 @@ struct weft_flight_state weft_flight_state_of(const struct weft_program *program
                                               const struct weft_flight_record *record,
                                               const struct weft_flight_row *row);
 
-/* Whether a rank is known not to have started the collective with this number in another rank's
- * group. */
+/* Whether a rank has not started the collective with this number of another rank's group. */
 bool weft_flight_is_behind(const struct weft_flight_record *record,
                            const struct weft_flight_group *group, uint64_t number);
 

@@ -8,8 +8,7 @@
 
 enum { PROTOCOL_MIN = 2, PROTOCOL_MAX = 5 };
 
-/* The opcodes of data. Those that are not here call code, make objects or sets, are of protocols 0
- * and 1, or for what no dump has: texts of 4 GiB, tuples that hold themselves. */
+/* The opcodes of data. Others call code, make objects or sets, or are for what no dump has. */
 enum opcode {
   OP_PROTO = 0x80,
   OP_FRAME = 0x95,
@@ -110,13 +109,9 @@ static bool grow_values(struct machine *machine, struct values *values, size_t c
   return true;
 }
 
-static enum weft_status fail_memory(const struct machine *machine) {
-  return weft_arena_status(machine->arena, machine->error);
-}
-
 static enum weft_status push(struct machine *machine, struct weft_pickle_value *value) {
   if (!grow_values(machine, &machine->stack, machine->stack.count + 1)) {
-    return fail_memory(machine);
+    return weft_arena_status(machine->arena, machine->error);
   }
   machine->stack.items[machine->stack.count++] = value;
   return WEFT_OK;
@@ -125,7 +120,7 @@ static enum weft_status push(struct machine *machine, struct weft_pickle_value *
 static enum weft_status push_new(struct machine *machine, struct weft_pickle_value value) {
   struct weft_pickle_value *copy = weft_arena_allocate(machine->arena, 1, sizeof *copy);
   if (copy == NULL) {
-    return fail_memory(machine);
+    return weft_arena_status(machine->arena, machine->error);
   }
   *copy = value;
   return push(machine, copy);
@@ -168,7 +163,7 @@ static enum weft_status move_items(struct machine *machine, struct weft_pickle_v
     return fail(machine, "a list, tuple or dictionary of values that are not there");
   }
   if (!grow_values(machine, &items, items.count + count)) {
-    return fail_memory(machine);
+    return weft_arena_status(machine->arena, machine->error);
   }
   stack->count -= count;
   if (count > 0) {
@@ -185,7 +180,7 @@ static enum weft_status collect_items(struct machine *machine, enum weft_pickle_
                                       size_t count) {
   struct weft_pickle_value *value = weft_arena_allocate(machine->arena, 1, sizeof *value);
   if (value == NULL) {
-    return fail_memory(machine);
+    return weft_arena_status(machine->arena, machine->error);
   }
   value->kind = kind;
   WEFT_TRY(move_items(machine, value, count));
@@ -246,7 +241,7 @@ static enum weft_status put_value(struct machine *machine, uint64_t index) {
     return fail(machine, "a place in the memo that no value can have");
   }
   if (!grow_values(machine, &machine->memo, (size_t)index + 1)) {
-    return fail_memory(machine);
+    return weft_arena_status(machine->arena, machine->error);
   }
   if (machine->memo.count <= index) {
     machine->memo.count = (size_t)index + 1; /* an arena's memory is cleared */

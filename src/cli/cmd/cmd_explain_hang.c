@@ -27,7 +27,6 @@ struct dumps {
   const char *folder;
   struct weft_arena data; /* of the dump that is looked at */
   struct weft_cli_progress_line line;
-  struct weft_text *text; /* of that line */
   size_t count, loaded;
 };
 
@@ -72,10 +71,10 @@ static const char *read_bytes(int fd, char *data, size_t room, size_t *size) {
 static void show_progress(struct dumps *dumps) {
   dumps->loaded++;
   if (weft_cli_progress_line_is_wanted(dumps->cli) && weft_cli_progress_line_is_due(&dumps->line)) {
-    dumps->text->size = 0;
-    weft_text_addf(dumps->text, "%3zu %%  dump %zu of %zu", 100 * dumps->loaded / dumps->count,
+    WEFT_SCOPED_TEXT text = {.allocator = dumps->cli->allocator};
+    weft_text_addf(&text, "%3zu %%  dump %zu of %zu", 100 * dumps->loaded / dumps->count,
                    dumps->loaded, dumps->count);
-    weft_cli_progress_line_update(&dumps->line, dumps->text);
+    weft_cli_progress_line_update(&dumps->line, &text);
   }
 }
 
@@ -108,9 +107,11 @@ static int explain_dumps(const struct weft_cli *cli, const struct weft_program *
                          const char *folder, struct dirent **entries, size_t count, bool json,
                          struct weft_text *text) {
   WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
-  WEFT_SCOPED_TEXT line = {.allocator = cli->allocator};
-  struct dumps dumps = {
-      .cli = cli, .folder = folder, .data = {.allocator = cli->allocator}, .line = {.cli = cli}};
+  struct dumps dumps = {.cli = cli,
+                        .folder = folder,
+                        .data = {.allocator = cli->allocator},
+                        .line = {.cli = cli},
+                        .count = count};
   struct weft_flight_dump *items = weft_arena_allocate(&arena, count, sizeof *items);
   struct weft_error error;
   if (items == NULL) {
@@ -120,8 +121,6 @@ static int explain_dumps(const struct weft_cli *cli, const struct weft_program *
     items[k] =
         (struct weft_flight_dump){.name = entries[k]->d_name, .load = load_dump, .context = &dumps};
   }
-  dumps.text = &line;
-  dumps.count = count;
   const enum weft_status status =
       weft_flight_explain(cli->allocator, program, items, count, json, text, &error);
   weft_cli_progress_line_clear(&dumps.line);
