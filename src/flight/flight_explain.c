@@ -224,7 +224,7 @@ static void add_collectives(struct weft_text *text, const struct job *job, uint3
     }
     if (hold->group == &record->groups[g] && hold->kind != WEFT_FLIGHT_HOLD_UNKNOWN) {
       weft_text_addf(text, " for rank %" PRIu32 "%s", hold->number,
-                     hold->kind == WEFT_FLIGHT_HOLD_NO_DUMP ? ", of which there is no dump" : "");
+                     hold->kind == WEFT_FLIGHT_HOLD_NO_DUMP ? " (no dump)" : "");
     }
   }
 }

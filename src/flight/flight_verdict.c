@@ -265,9 +265,9 @@ void weft_flight_find_holds(struct weft_flight_job *job) {
         *hold = (struct weft_flight_hold){WEFT_FLIGHT_HOLD_UNKNOWN, group, 0};
       }
       for (uint32_t k = 0; group->pending.name != NULL && k < group->rank_count; k++) {
-        const enum weft_flight_hold_kind kind =
-            hold_by(job, job->ranks.positions[group->ranks[k]], group);
-        if (kind < hold->kind) {
+        const uint32_t rank = job->ranks.positions[group->ranks[k]];
+        const enum weft_flight_hold_kind kind = hold_by(job, rank, group);
+        if (kind < hold->kind && (rank != r || kind != WEFT_FLIGHT_HOLD_DEVICE)) {
           *hold = (struct weft_flight_hold){kind, group, group->ranks[k]};
         }
       }
@@ -294,12 +294,16 @@ struct judge {
 
 #define KNOWN UINT32_MAX
 
-/* What a rank waits for that waits in a collective; itself: nothing that is known. */
+/* Whether it is known what a rank waits for that waits in a collective. */
+static bool leads_on(const struct weft_flight_state *state) {
+  return state->hold.kind != WEFT_FLIGHT_HOLD_NONE && state->hold.kind != WEFT_FLIGHT_HOLD_UNKNOWN;
+}
+
+/* What that is; itself: nothing. */
 static uint32_t next_of_hold(const struct judge *judge, uint32_t node) {
   const struct weft_flight_hold *hold = &judge->states[rank_of(node)].hold;
   const uint32_t rank = judge->job->ranks.positions[hold->number];
-  if (hold->kind == WEFT_FLIGHT_HOLD_NONE || hold->kind == WEFT_FLIGHT_HOLD_UNKNOWN ||
-      rank == NOBODY) {
+  if (!leads_on(&judge->states[rank_of(node)]) || rank == NOBODY) {
     return node;
   }
   return hold->kind == WEFT_FLIGHT_HOLD_DEVICE ? device_of(rank) : process_of(rank);
@@ -317,9 +321,8 @@ static uint32_t next_of(const struct judge *judge, uint32_t node) {
   assert(rank_of(node) < judge->job->ranks.count);
   const uint32_t rank = rank_of(node);
   const struct weft_flight_state *state = &judge->states[rank];
-  const bool has_hold = state->hold.kind != WEFT_FLIGHT_HOLD_NONE;
   if (is_process(node) && state->phase == WEFT_FLIGHT_WAITING &&
-      (state->ended_step || (may_run(judge, node) && !has_hold))) {
+      (state->ended_step || (may_run(judge, node) && !leads_on(state)))) {
     return device_of(rank);
   }
   const bool by_process = is_process(node) && state->phase != WEFT_FLIGHT_MISSING;
@@ -335,36 +338,44 @@ static uint32_t next_of(const struct judge *judge, uint32_t node) {
       other->started <= wait->number) {
     return process_of(peer);
   }
-  /* If the peer is done with it, this device is slow, or stuck. A rank that has no dump may not
-   * have started its own end. */
-  if (other->done > wait->number) {
-    return by_process ? device_of(rank) : next_of_hold(judge, node);
+  const struct weft_flight_state *there = &judge->states[peer];
+  if (by_process && other->done > wait->number) {
+    return device_of(rank);
   }
-  return judge->states[peer].phase == WEFT_FLIGHT_WAITING && state->phase != WEFT_FLIGHT_MISSING
+  /* If the peer is done with it, or at it, too, a collective keeps one of the devices from it; or
+   * this one is slow, or stuck. A rank that has no dump may not have started its own end. */
+  const bool at_it = there->device.peer == row && there->device.number == wait->number &&
+                     there->device.sends != wait->sends;
+  const bool is_held = at_it && leads_on(there) && !leads_on(state);
+  return there->phase == WEFT_FLIGHT_WAITING && state->phase != WEFT_FLIGHT_MISSING &&
+                 other->done <= wait->number && (by_process || !at_it || is_held)
              ? device_of(peer)
              : next_of_hold(judge, node);
 }
 
 /* Whose fault a cycle is, or NOBODY's: that of a rank without a dump, or else of a process that may
- * run, or else of the only process. */
+ * run, or else of the only process. Where a collective plays a part, that is not sure. */
 static uint32_t process_on_cycle(const struct judge *judge, uint32_t member) {
-  uint32_t found = NOBODY, count = 0, node = member;
+  uint32_t found = member, count = 0, node = member;
   unsigned reason = 0;
   bool in_collective = false;
   do {
     const struct weft_flight_state *state = &judge->states[rank_of(node)];
-    const bool runs = may_run(judge, node);
-    const unsigned why = state->phase == WEFT_FLIGHT_MISSING ? 3u : runs ? 2u : is_process(node);
+    const unsigned why = state->phase == WEFT_FLIGHT_MISSING ? 3
+                         : may_run(judge, node)              ? 2
+                                                             : is_process(node);
     count = why > reason ? 1 : count + (why == reason);
     found = why > reason ? node : found;
     reason = why > reason ? why : reason;
-    in_collective |= runs && state->hold.kind != WEFT_FLIGHT_HOLD_NONE;
+    in_collective |= state->hold.kind != WEFT_FLIGHT_HOLD_NONE &&
+                     (is_process(node) || next_of(judge, node) == next_of_hold(judge, node));
     node = next_of(judge, node);
   } while (node != member);
-  if (reason == 3 || (reason == 2 && (count > 1 || in_collective))) {
+  if (in_collective || reason == 3 || (reason == 2 && count > 1)) {
     judge->doubted[rank_of(found)] = true;
+    return found;
   }
-  return reason > 1 || count == 1 ? found : NOBODY;
+  return reason == 2 || (reason == 1 && count == 1) ? found : NOBODY;
 }
 
 /* Follows a path to its end, or to one that is known. NOBODY: it ends in a deadlock; *on_cycle is

@@ -18,12 +18,12 @@ struct weft_flight_wait {
   uint64_t number; /* on its channel since training began */
 };
 
-/* What keeps a collective from ending that a rank waits in. */
+/* What keeps a collective from ending that a rank waits in; the first one that is so. */
 enum weft_flight_hold_kind {
   WEFT_FLIGHT_HOLD_NONE,
   WEFT_FLIGHT_HOLD_PROCESS, /* that rank has not started it */
+  WEFT_FLIGHT_HOLD_NO_DUMP, /* there is no dump of that rank */
   WEFT_FLIGHT_HOLD_DEVICE,  /* that rank waits for a transfer first */
-  WEFT_FLIGHT_HOLD_NO_DUMP, /* nothing that is known: there is no dump of that rank */
   WEFT_FLIGHT_HOLD_UNKNOWN  /* nothing that is known */
 };
 

@@ -2,7 +2,8 @@
 # weft explain-hang on the dumps of PyTorch's flight recorder. Those in tests/flight/dumps were
 # recorded by PyTorch 2.11 over NCCL: in `sleeper` and `1f1b` rank 2 slept in 2F3 in its third step,
 # in `gpipe` and `ring` rank 1 in 1F3, in `skewed` rank 1 took no part after two steps. `1f1b` has
-# no dump of rank 3; in `ring` only the last 60 entries were kept.
+# no dump of rank 3; in `ring` only the last 60 entries were kept. `fsdp` and `fsdp-item` are whole
+# jobs of 2 x 2 ranks (see tests/python/test_hang.py), with names of files in frames replaced.
 # shellcheck disable=SC2154
 load ../setup/cli_setup
 
@@ -180,7 +181,7 @@ groups='"pg_config": {"": {"ranks": "[4, 5]"}, "7": {"ranks": "[1, 5]"}}'
     $(collective _reduce_scatter_base mesh_fsdp scheduled)]}" >job/nccl_trace_rank_5
   weft explain-hang job --program table.csv
   succeeds
-  waits="rank 5: is in 1F0, in step 1; waits in nccl:_all_gather_base of group mesh_fsdp (train.py:123) for rank 1, of which there is no dump"
+  waits="rank 5: is in 1F0, in step 1; waits in nccl:_all_gather_base of group mesh_fsdp (train.py:123) for rank 1 (no dump)"
   [ "${lines[1]}" = "$waits" ]
   [[ $output == *$'\nverdict: cannot tell: the waits end where the dumps say no more: '"$waits"$'\nsuspects: rank 5 (nccl_trace_rank_5)\n'* ]]
   weft explain-hang job --program table.csv --json
@@ -258,6 +259,15 @@ END
   # Of another number of ranks than the program.
   weft explain-hang job --program "$dumps/sleeper/program.csv"
   fails 1 "the dumps name 6 ranks, up to rank 5; the program has 4" "that each pipeline"
+}
+
+@test "a recorded job of two pipelines: through the collectives to the rank that sleeps" {
+  for folder in fsdp fsdp-item; do
+    weft explain-hang "$dumps/$folder" --program "$dumps/$folder/program.csv"
+    succeeds
+    [[ $output == *$'\nverdict: rank 3 (nccl_trace_rank_3): is in 1F1, in step 3; 3 of 4 ranks wait\nculprit: rank 3 (nccl_trace_rank_3)\n'* ]]
+  done
+  [ "${lines[1]}" = "rank 0 (nccl_trace_rank_0): is in 2F1, in step 3; waits in nccl:all_gather of group mesh_dp (train.py:22) for rank 1" ]
 }
 
 @test "a rank without a dump is no culprit" {
