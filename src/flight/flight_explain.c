@@ -211,7 +211,6 @@ static void add_collective(struct weft_text *text, const struct weft_flight_grou
   }
 }
 
-/* With whom it waits for, where the dumps tell. */
 static void add_collectives(struct weft_text *text, const struct job *job, uint32_t rank) {
   const struct weft_flight_record *record = &job->flight.ranks.records[rank];
   const struct weft_flight_hold *hold = &job->flight.states[rank].hold;
@@ -233,13 +232,11 @@ static bool is_in_pipeline(const struct job *job, uint32_t rank) {
   return rank < job->flight.ranks.pipelines * job->flight.program->rank_count;
 }
 
-/* The number in the job of a rank's peer. */
 static uint32_t number_of_peer(const struct job *job, uint32_t rank) {
   const uint32_t base = rank - rank % job->flight.program->rank_count;
   return job->flight.ranks.numbers[base + job->flight.states[rank].device.peer];
 }
 
-/* "rank 2 (rank2.pkl)". */
 static void add_name(struct weft_text *text, const struct job *job, uint32_t rank, bool with_file) {
   const char *file = job->flight.ranks.records[rank].name;
   weft_text_addf(text, "rank %" PRIu32, job->flight.ranks.numbers[rank]);

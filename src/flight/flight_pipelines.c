@@ -1,5 +1,4 @@
-/* Finds the pipelines of a job from the messages in its dumps, and from the process groups that
- * carry messages: a data-parallel job has several. */
+/* Finds the pipelines of a job from its messages and the process groups that carry them. */
 #include <assert.h>
 #include <inttypes.h>
 

@@ -173,7 +173,6 @@ static uint32_t find_group(struct weft_arena *arena, const struct weft_pickle_va
   return at;
 }
 
-/* The group of an entry. */
 static uint32_t group_of(struct weft_arena *arena, const struct weft_pickle_value *configurations,
                          const struct weft_pickle_value *entry, struct weft_flight_record *record) {
   static const struct weft_pickle_value no_name = {.kind = WEFT_PICKLE_TEXT, .text = ""};

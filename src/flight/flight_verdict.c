@@ -239,21 +239,6 @@ bool weft_flight_is_behind(const struct weft_flight_record *record,
   return false;
 }
 
-/* What a rank of the group has to do with it that the collective does not end. */
-static enum weft_flight_hold_kind hold_by(struct weft_flight_job *job, uint32_t rank,
-                                          const struct weft_flight_group *group) {
-  const struct weft_flight_record *record = rank != NOBODY ? &job->ranks.records[rank] : NULL;
-  if (record == NULL || record->name == NULL) {
-    return WEFT_FLIGHT_HOLD_NO_DUMP;
-  }
-  if (weft_flight_is_behind(record, group, group->pending.number)) {
-    job->states[rank].is_behind = true;
-    return WEFT_FLIGHT_HOLD_PROCESS;
-  }
-  return job->states[rank].phase == WEFT_FLIGHT_WAITING ? WEFT_FLIGHT_HOLD_DEVICE
-                                                        : WEFT_FLIGHT_HOLD_UNKNOWN;
-}
-
 /* Of several holds the first kind: one that leads on before one that does not. */
 void weft_flight_find_holds(struct weft_flight_job *job) {
   for (uint32_t r = 0; r < job->ranks.count; r++) {
@@ -266,8 +251,17 @@ void weft_flight_find_holds(struct weft_flight_job *job) {
       }
       for (uint32_t k = 0; group->pending.name != NULL && k < group->rank_count; k++) {
         const uint32_t rank = job->ranks.positions[group->ranks[k]];
-        const enum weft_flight_hold_kind kind = hold_by(job, rank, group);
-        if (kind < hold->kind && (rank != r || kind != WEFT_FLIGHT_HOLD_DEVICE)) {
+        const struct weft_flight_record *other = rank != NOBODY ? &job->ranks.records[rank] : NULL;
+        const enum weft_flight_hold_kind kind =
+            other == NULL || other->name == NULL                         ? WEFT_FLIGHT_HOLD_NO_DUMP
+            : weft_flight_is_behind(other, group, group->pending.number) ? WEFT_FLIGHT_HOLD_PROCESS
+            : rank != r && job->states[rank].phase == WEFT_FLIGHT_WAITING
+                ? WEFT_FLIGHT_HOLD_DEVICE
+                : WEFT_FLIGHT_HOLD_UNKNOWN;
+        if (kind == WEFT_FLIGHT_HOLD_PROCESS) {
+          job->states[rank].is_behind = true;
+        }
+        if (kind < hold->kind) {
           *hold = (struct weft_flight_hold){kind, group, group->ranks[k]};
         }
       }
@@ -367,8 +361,9 @@ static uint32_t process_on_cycle(const struct judge *judge, uint32_t member) {
     count = why > reason ? 1 : count + (why == reason);
     found = why > reason ? node : found;
     reason = why > reason ? why : reason;
-    in_collective |= state->hold.kind != WEFT_FLIGHT_HOLD_NONE &&
-                     (is_process(node) || next_of(judge, node) == next_of_hold(judge, node));
+    in_collective |= state->hold.kind == WEFT_FLIGHT_HOLD_NO_DUMP ||
+                     (state->hold.kind != WEFT_FLIGHT_HOLD_NONE &&
+                      (is_process(node) || next_of(judge, node) == next_of_hold(judge, node)));
     node = next_of(judge, node);
   } while (node != member);
   if (in_collective || reason == 3 || (reason == 2 && count > 1)) {

@@ -96,7 +96,6 @@ struct weft_flight_state weft_flight_state_of(const struct weft_program *program
 bool weft_flight_is_behind(const struct weft_flight_record *record,
                            const struct weft_flight_group *group, uint64_t number);
 
-/* Finds what keeps the collectives from ending that ranks wait in. */
 void weft_flight_find_holds(struct weft_flight_job *job);
 
 /* Follows the waits of all ranks. A rank without a dump is where its peers' dumps have it. Makes

@@ -265,11 +265,9 @@ def lose_end(chance, dump):
 def be_early(chance, dump):
     lose_end(chance, dump)
     for group, status in dump["pg_status"].items():
-        status["last_enqueued_collective"] = max(
-            max(entry["p2p_seq_id"], entry["collective_seq_id"])
-            for entry in dump["entries"]
-            if str(entry["pg_id"]) == group
-        )
+        entries = [entry for entry in dump["entries"] if str(entry["pg_id"]) == group]
+        numbers = [max(entry["p2p_seq_id"], entry["collective_seq_id"]) for entry in entries]
+        status["last_enqueued_collective"] = max(numbers, default=0)
 
 
 def change_state(chance, dump):
@@ -343,7 +341,7 @@ def damage(chance, job):
             whose[name], whose[other] = whose[other], whose[name]
         elif kind < 0.27:
             job[name], whose[name] = job[other], whose[other]
-        elif kind < 0.65 and isinstance(job[name], dict):
+        elif kind < 0.65 and isinstance(job[name], dict) and len(job[name]["entries"]) > 60:
             job[name] = copy.deepcopy(job[name])
             chance.choice(ENTRIES)(chance, job[name])
         else:
