@@ -20,14 +20,14 @@ from ._program import Program
 
 
 class Host:
-    """Stages on the CPU."""
+    """Stages on the CPU, or on the GPU of a process of its own, where PyTorch orders all."""
 
     enqueues = False
     enter: Optional[Callable[[int], None]] = None
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, device: Any = "cpu") -> None:
         """Make it."""
-        self.torch_device = torch.device("cpu")
+        self.torch_device = torch.device(device)
 
     def begin(self) -> None:
         """Begin a step."""
@@ -80,11 +80,6 @@ class Gpu:
 RankDevice = Union[Host, Gpu]
 
 
-def rank_device_at(torch: Any, device: Any) -> RankDevice:
-    """Make that of a device of PyTorch."""
-    return Host(torch) if device.type == "cpu" else Gpu(torch, device.index or 0)
-
-
 def _device_of(modules: dict[int, Any], rank: int) -> Any:
     """The device of a rank's stages; None where they have neither weights nor buffers."""
     found: dict[Any, int] = {}
@@ -108,9 +103,12 @@ def _device_of(modules: dict[int, Any], rank: int) -> Any:
 
 
 def rank_devices_of(
-    torch: Any, modules: list[Any], program: Program, rank: Optional[int]
+    torch: Any, modules: list[Any], program: Program, rank: Optional[int], has_streams: bool
 ) -> dict[int, RankDevice]:
-    """Give the device of each rank of this process; without weights it is a neighbour's."""
+    """Give the device of each rank of this process; without weights it is a neighbour's.
+
+    On GPUs the runtime `has_streams` of its own, or none.
+    """
     homes: dict[int, Any] = {}
     for r in range(program.ranks) if rank is None else [rank]:
         mine = {k: modules[k] for k, owner in enumerate(program.rank_of_stage) if owner == r}
@@ -122,7 +120,8 @@ def rank_devices_of(
     for r, device in homes.items():
         last = last if device is None else device
         if last not in made:
-            made[last] = rank_device_at(torch, last)
+            is_own = has_streams and last.type == "cuda"
+            made[last] = Gpu(torch, last.index or 0) if is_own else Host(torch, last)
         devices[r] = made[last]
     return devices
 

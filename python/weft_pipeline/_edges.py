@@ -20,6 +20,7 @@ from ._errors import UsageError
 from ._library import c
 
 FORWARD, BACKWARD = 0, 1  # as enum weft_message_kind
+NEEDS_GRAD, MOVES = 1, 2  # of a value: what it needs, and whether it goes to the taker's device
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -52,11 +53,11 @@ class Edges:
         """Give the edge of a channel; in a chain gradients have the number of their sender."""
         return channel // 2 - (self.is_chain and channel & 1)
 
-    def arrive(self, message: int, channel: int, arrived: Arrived, device: Any) -> None:
+    def arrive(self, message: int, channel: int, arrived: Arrived) -> None:
         """Put what has come in a message, and write its header."""
         ctypes.memmove(message, arrived.head, HEAD)
         microbatch = ctypes.c_uint32.from_address(message + MICROBATCH_AT).value
-        values = arrived.values(channel & 1, device)
+        values = arrived.values(channel & 1)
         self.put(channel & 1, self.edge_of(channel), microbatch, values)
 
     def take(self, kind: int, edge: int, microbatch: int) -> Any:
@@ -116,7 +117,8 @@ def values_by_edge(torch: Any, k: int, y: Any, count: int) -> list[tuple[Any, ..
 # ---- Between processes ----
 #
 # A message is a block: when it was sent, the runtime's header, and a pickled description of the
-# values. Tensors come behind it in the block, if there is room for all; if not, they follow.
+# values. Tensors come behind it in the block, if there is room for all; if not, they follow. Those
+# on GPUs come by another way, if there is one, and are copied to the host otherwise.
 
 # Header and shape of a struct weft_message, whose payload is a token.
 HEAD = c.weft_message.shapes.offset + ctypes.sizeof(c.weft_tensor_shape)
@@ -147,7 +149,7 @@ def _describe(about: tuple[Any, ...]) -> bytes:
     text = _descriptions.get(about)
     if text is None:
         text = pickle.dumps(about)
-        if all(dtype is not None for dtype, *_ in about):  # 1 is True, and 0.0 is -0.0
+        if all(each[0] is not None for each in about):  # 1 is True, and 0.0 is -0.0
             if len(_descriptions) >= _MOST:
                 _descriptions.clear()
             _descriptions[about] = text
@@ -167,18 +169,25 @@ def _read(text: bytes) -> Any:
 class Sending:
     """A message that is made: its block, and the bytes of tensors that follow."""
 
-    def __init__(self, torch: Any, kind: int, values: Any, head: bytes, room: int) -> None:
-        """Take what goes over an edge; a block has so much room."""
+    def __init__(
+        self, torch: Any, kind: int, values: Any, head: bytes, room: int, apart: bool = False
+    ) -> None:
+        """Take what goes over an edge; a block has so much room.
+
+        Tensors on GPUs go `apart`, where that is so.
+        """
         about = []
-        parts = []
+        parts: list[Any] = []
+        self.apart: list[Any] = []  # bytes of tensors on GPUs
         for value in values:
-            x, flag = (value, False) if kind == BACKWARD else value
+            x, flags = (value, 0) if kind == BACKWARD else value
             if isinstance(x, torch.Tensor):
-                line, strides = _flat(torch, x.cpu() if x.is_cuda else x)
-                about.append((x.dtype, tuple(x.shape), strides, flag))
-                parts.append(line)
+                is_apart = apart and x.is_cuda
+                line, strides = _flat(torch, x.cpu() if x.is_cuda and not apart else x)
+                about.append((x.dtype, tuple(x.shape), strides, flags, is_apart))
+                (self.apart if is_apart else parts).append(line)
             else:
-                about.append((None, x, None, flag))
+                about.append((None, x, None, flags, False))
         text = _describe(tuple(about))
         begin = _aligned(_FRONT.size + len(text))
         if begin > room:
@@ -216,8 +225,11 @@ class Arrived:
         if at > room:
             raise ValueError(f"a description of {size} bytes in a block of {room}")
         self.about = _read(ctypes.string_at(where + _FRONT.size, size))
-        self.sizes = [math.prod(shape) * d.itemsize for d, shape, *_ in self.about if d is not None]
+        self.sizes = [
+            math.prod(s) * d.itemsize for d, s, _, _, apart in self.about if d and not apart
+        ]
         self.parts: list[Any] = []
+        self.apart: list[Any] = []
         if self.is_whole:
             if at + sum(map(_aligned, self.sizes)) > room:
                 raise ValueError("more tensors than it has room for")
@@ -237,15 +249,23 @@ class Arrived:
             if size:
                 yield part
 
-    def values(self, kind: int, device: Any) -> list[Any]:
-        """Give what goes over an edge, on a device."""
-        left = iter(self.parts)
+    def empty_apart(self, device: Any) -> list[Any]:
+        """Make the memory of tensors that come another way."""
+        self.apart = [
+            self.torch.empty(math.prod(s) * d.itemsize, dtype=self.torch.uint8, device=device)
+            for d, s, _, _, apart in self.about
+            if apart
+        ]
+        return [part for part in self.apart if part.numel()]
+
+    def values(self, kind: int) -> list[Any]:
+        """Give what goes over an edge."""
+        left, apart = iter(self.parts), iter(self.apart)
         found: list[Any] = []
-        for dtype, shape, strides, flag in self.about:
+        for dtype, shape, strides, flags, is_apart in self.about:
             x = shape
             if dtype is not None:
-                line = next(left).view(dtype)
+                line = next(apart if is_apart else left).view(dtype)
                 x = line.view(shape) if strides is None else line.as_strided(shape, strides)
-                x = x.to(device)
-            found.append(x if kind == BACKWARD else (x, flag))
+            found.append(x if kind == BACKWARD else (x, flags))
         return found

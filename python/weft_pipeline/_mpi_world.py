@@ -53,9 +53,9 @@ class _Message:
 class MpiRank:
     """This process's rank of a pipeline."""
 
-    def __init__(self, torch: Any, transport: Any, edges: Edges, device: Any) -> None:
-        """Put Python's functions into the table of a transport; what edges have is on a device."""
-        self.torch, self.edges, self.device = torch, edges, device
+    def __init__(self, torch: Any, transport: Any, edges: Edges) -> None:
+        """Put Python's functions into the table of a transport."""
+        self.torch, self.edges = torch, edges
         self.pointer = transport
         self.mpi, self.ops = c.weft_transport_ops(), c.weft_transport_ops()
         for ops in (self.mpi, self.ops):  # MPI's own functions, and those of the table
@@ -148,7 +148,7 @@ class MpiRank:
                 if status < 0:
                     return status
         if not found.sends:
-            self.edges.arrive(found.address, found.channel, found.arrived, self.device)
+            self.edges.arrive(found.address, found.channel, found.arrived)
         return int(c.WEFT_OK)
 
     def _test(self, transport: Any, message: Any, error: Any) -> int:

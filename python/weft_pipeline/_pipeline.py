@@ -138,7 +138,8 @@ def _program_of(
 
 def _transport_of(transport: Optional[str], devices: dict[int, RankDevice], partitions: int) -> str:
     """The transport for ranks on these devices: the one that is asked for, if it serves them."""
-    names = sorted({str(device.torch_device) for device in devices.values() if device.enqueues})
+    on_gpus = [d for d in devices.values() if d.enqueues or d.torch_device.type == "cuda"]
+    names = sorted({str(device.torch_device) for device in on_gpus})
     found = transport or ("cuda" if names else "threads")
     if names and found == "threads":
         raise UsageError(
@@ -293,7 +294,7 @@ class Pipeline(Immutable):
                 f"{starts} starts that many",
             )
         buffers = check_modules(torch, modules, functions, program, rank)
-        devices = rank_devices_of(torch, modules, program, rank)
+        devices = rank_devices_of(torch, modules, program, rank, transport != "torch")
         runs = Runs(torch, program)
         made = [
             Stage(runs, devices[owner or 0], k, modules[k], functions.get(k))
@@ -330,6 +331,8 @@ class Pipeline(Immutable):
     def close(self) -> None:
         """Free the ranks. The next step makes new ones, except between processes."""
         with self._lock:
+            for world in self._world:
+                world.close()
             self._clear()
 
     def _clear(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional
 from ._attributes import Left, left_by, reads_of
 from ._devices import RankDevice
 from ._draws import Draws
-from ._edges import BACKWARD, FORWARD, Edges, kind_of, values_by_edge
+from ._edges import BACKWARD, FORWARD, MOVES, NEEDS_GRAD, Edges, kind_of, values_by_edge
 from ._errors import Error, UsageError
 from ._library import c, field_type
 from ._modules import (
@@ -271,10 +271,10 @@ class Stage:
         args: list[Any] = []
         for edge, comes in self.in_edges:
             mine = []
-            for x, needs_grad in self.runs.edges.take(FORWARD, edge, k):
-                if self.runs.is_tensor(x):
+            for x, flags in self.runs.edges.take(FORWARD, edge, k):
+                if flags & MOVES:
                     x = self.device.take(x)
-                if needs_grad and training and comes:
+                if flags & NEEDS_GRAD and training and comes:
                     x._weft_taker = self.index  # for as long as anything keeps it
                     mine.append(x.requires_grad_())
                 args.append(x)
@@ -286,22 +286,25 @@ class Stage:
 
         The module may keep its own, change them in place and detach them before these come back.
         """
+        here = self.device.torch_device
         found: dict[int, Any] = {}  # by tensor: the node of a first copy
         ends: list[list[Any]] = []
         for (edge, comes), part in zip(self.out_edges, values):
             given, mine = [], []
             for x in part:
-                is_needed = False
+                flags = 0
                 if self.runs.is_tensor(x):
+                    moves = x.device == here
                     is_needed = training and comes and x.requires_grad
                     end = found.get(id(x)) if is_needed else None
                     copy = x.clone() if is_needed and end is None else x.detach().clone()
                     if is_needed:
                         if end is None:
                             end = found[id(x)] = self.runs.end_of(copy.grad_fn, 0)
-                        mine.append(end)
+                        mine.append((end, moves))
                     x = copy.detach()
-                given.append((x, is_needed))
+                    flags = NEEDS_GRAD * is_needed + MOVES * moves
+                given.append((x, flags))
             self.runs.edges.put(FORWARD, edge, k, given)
             ends.append(mine)
         return ends
@@ -397,9 +400,9 @@ class Stage:
         for (edge, comes), part in zip(self.out_edges, values):
             if not comes:
                 continue
-            for y, gradient in zip(part, self.runs.edges.take(BACKWARD, edge, k)):
+            for (y, moves), gradient in zip(part, self.runs.edges.take(BACKWARD, edge, k)):
                 if gradient is not None:
-                    gradient = self.device.take(gradient)
+                    gradient = self.device.take(gradient) if moves else gradient
                     found[y] = found[y] + gradient if y in found else gradient
         return tuple(found), tuple(found.values())
 

@@ -18,7 +18,7 @@ import contextlib
 import ctypes
 import datetime
 import functools
-import inspect
+import json
 import mmap
 import os
 import queue
@@ -33,7 +33,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from . import launch
 from ._edges import HEAD, Arrived, Edges, Sending
 from ._errors import UsageError
-from ._library import c, field_type, lib
+from ._library import c, field_type, lib, raise_error
 
 _BLOCK = 1 << 15  # bytes of a block, at most
 _KEPT = 64  # sends whose memory is kept before a thread waits for them
@@ -46,6 +46,7 @@ _HEARD = 2.0  # seconds that a process which ends gives the others to hear why
 _KNOWN = 1.0  # how old the status of a rank that does not answer may be
 _WAIT = 0.05  # seconds that wait() takes at most, so that signals are seen
 _NUMBER = struct.Struct("<q")
+_made: dict[str, int] = {}  # groups of the same processes so far
 _u64, _i64 = ctypes.c_uint64, ctypes.c_int64
 
 
@@ -58,14 +59,16 @@ class _Home(NamedTuple):
     started: str  # a number may be used again
     rank: int  # of the job
     file: int  # its status, which other processes of the machine map
+    device: str  # the kind
 
     @classmethod
-    def here(cls, rank: int, file: int) -> _Home:
+    def here(cls, rank: int, file: int, device: str) -> _Home:
         """Say where this process is."""
         machine = ""
         with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as boot:
             machine = boot.read().strip() + os.readlink("/proc/self/ns/pid")
-        return cls(socket.gethostname(), machine, os.getpid(), _process(os.getpid())[1], rank, file)
+        pid = os.getpid()
+        return cls(socket.gethostname(), machine, pid, _process(pid)[1], rank, file, device)
 
     def text(self, rank: int) -> str:
         """Say it in a message about the rank of this number in the pipeline."""
@@ -137,6 +140,8 @@ class _End:
         self.world, self.channel, self.peer = world, end.channel, end.peer
         self.sends = end.sends
         self.kept: collections.deque[Any] = collections.deque()  # sends
+        self.nccl: Any = None  # with this end as 1 if it sends, and as 0 if it receives
+        self.sent: collections.deque[Any] = collections.deque()  # over it
         self.queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._work, name="weft messages", daemon=True)
         self.thread.start()
@@ -166,12 +171,16 @@ class _End:
             self.queue.put((message, block, self._start(self.world.group.recv, block, 0)))
             return
         values = self.world.edges.message(message, self.channel)
-        made = Sending(
-            self.world.torch, self.channel & 1, values, ctypes.string_at(message, HEAD), _BLOCK
-        )
+        head, has_nccl = ctypes.string_at(message, HEAD), self.nccl is not None
+        made = Sending(self.world.torch, self.channel & 1, values, head, _BLOCK, has_nccl)
+        while self.sent and self.sent[0][0].is_completed():
+            self.sent.popleft()
         send = self.world.group.send
         self.kept.append((self._start(send, made.block, 0), made.block))
         self.kept.extend([(self._start(send, part, 1), part) for part in made.follow])
+        for part in made.apart:
+            if part.numel():
+                self.sent.append((self.nccl.send([part], 0, 0), part))
         if len(self.kept) > _KEPT:
             self.queue.put((list(self.kept),))
             self.kept.clear()
@@ -191,17 +200,44 @@ class _End:
             raise _ProtocolError(str(error)) from error
         for part in arrived.empty():
             self._start(self.world.group.recv, part, 1).wait(_NEVER)
-        self.world.edges.arrive(message, self.channel, arrived, self.world.device)
+        if self.nccl is not None:
+            self._receive_apart(message, arrived)
+        self.world.edges.arrive(message, self.channel, arrived)
         now = time.monotonic_ns()
         _i64.from_address(message + _BEGIN_AT).value = min(arrived.begin, now)
         _i64.from_address(message + _END_AT).value = now
         _u64.from_address(message + _STATE_AT).value = 0
         self.world.news.put(None)
 
+    def connect(self) -> None:
+        """Make the way for tensors on GPUs; both ends call it, and all in the order of channels.
+
+        Each channel has a communicator, so that none waits for what another one has to bring.
+        """
+        world = self.world
+        dist = world.torch.distributed
+        store = dist.PrefixStore(f"nccl/{self.channel}", world.base)
+        self.nccl = dist.ProcessGroupNCCL(store, int(self.sends), 2)
+        self.side = world.torch.cuda.Stream(world.device)
+        probe = world.torch.zeros(1, dtype=world.torch.uint8, device=world.device)
+        work = self.nccl.send([probe], 0, 0) if self.sends else self.nccl.recv([probe], 1, 0)
+        work.wait()
+        world.torch.cuda.synchronize(world.device)
+
+    def _receive_apart(self, message: int, arrived: Arrived) -> None:
+        cuda = self.world.torch.cuda
+        with cuda.device(self.world.device), cuda.stream(self.side):  # after nothing else
+            parts = arrived.empty_apart(self.world.device)
+            works = [self.nccl.recv([part], 1, 0) for part in parts]
+        if parts:
+            self.world.landing[message] = works, parts
+
     def close(self) -> None:
         """End the thread; nothing is under way but what is sent."""
         self.queue.put(None)
         self._end_send(list(self.kept))
+        if self.nccl is not None:
+            self.nccl.shutdown()
 
 
 class _ProtocolError(Exception):
@@ -237,23 +273,21 @@ class TorchWorld:
         members = dist.get_process_group_ranks(group)
         self.rank, self.ranks = dist.get_rank(group), len(members)
         limit = datetime.timedelta(seconds=max(stall / 1e9, 60) if stall else 1800)
-        options: dict[str, Any] = {"use_local_synchronization": True}
-        if members != sorted(members):
-            if "sort_ranks" not in inspect.signature(dist.new_group).parameters:
-                raise UsageError(
-                    f"the group has the processes {members} in this order, and PyTorch "
-                    f"{torch.__version__} makes groups in ascending order only",
-                    "a later PyTorch (2.13), or a group with ascending ranks",
-                )
-            options["sort_ranks"] = False
-        made = dist.new_group(members, limit, "gloo", **options)
-        self.group = made._get_backend(torch.device("cpu"))
-        name = "weft/" + made.group_name
-        store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+        # Not by new_group(): names of groups of some processes depend on how many others each has.
+        line = "_".join(map(str, members))
+        number = _made[line] = _made.get(line, -1) + 1
+        store = dist.PrefixStore(
+            f"weft/{line}/{number}", dist.distributed_c10d._get_default_store()
+        )
+        self.group = dist.ProcessGroupGloo(
+            dist.PrefixStore("gloo", store), self.rank, self.ranks, limit
+        )
+        self.base = store
         self.store = _Store(store.clone())
         self.lock = threading.Lock()  # around calls of the group
         self.news: queue.SimpleQueue[None] = queue.SimpleQueue()  # since progress()
         self.ends: dict[int, _End] = {}
+        self.landing: dict[int, Any] = {}  # messages whose tensors come over NCCL
         self.failure: Optional[Any] = None  # struct weft_failure, that all agree on
         self.gate = threading.Lock()  # around failing
         self.closed = threading.Event()
@@ -263,9 +297,9 @@ class TorchWorld:
         self.asked = 0  # how often a status was asked for
         file = os.memfd_create("weft-status")  # no name that could be left behind
         os.ftruncate(file, ctypes.sizeof(c.weft_rank_status))
-        homes: list[Any] = [None] * self.ranks
-        dist.all_gather_object(homes, tuple(_Home.here(dist.get_rank(), file)), group=made)
-        self.homes = [_Home(*home) for home in homes]
+        home = _Home.here(dist.get_rank(), file, device.type)
+        store.set(f"home/{self.rank}", json.dumps(home))
+        self.homes = [_Home(*json.loads(store.get(f"home/{k}"))) for k in range(self.ranks)]
         self.mapped = {self.rank}
         self.statuses = [self._status_of(rank) for rank in range(self.ranks)]
         mine = self.statuses[self.rank]
@@ -276,7 +310,7 @@ class TorchWorld:
         self.transport.ops = ctypes.pointer(self.ops)
         self.transport.rank, self.transport.rank_count = self.rank, self.ranks
         self.pointer = ctypes.pointer(self.transport)
-        dist.barrier(group=made)  # every status is there, and mapped
+        self.group.barrier().wait()  # every status is there, and mapped
         os.close(file)
         self.watcher = threading.Thread(target=self._watch, name="weft watch", daemon=True)
         self.watcher.start()
@@ -333,8 +367,12 @@ class TorchWorld:
 
     @_guarded
     def _open(self, _transport: Any, ends: Any, count: int, _error: Any) -> int:
-        for k in range(count):
-            self.ends[ends[k].channel] = _End(self, ends[k])
+        is_nccl = self.torch.distributed.is_nccl_available()
+        for end in sorted((ends[k] for k in range(count)), key=lambda end: int(end.channel)):
+            made = self.ends[end.channel] = _End(self, end)
+            kinds = {self.homes[rank].device for rank in (self.rank, made.peer)}
+            if is_nccl and kinds == {"cuda"}:
+                made.connect()
         return int(c.WEFT_OK)
 
     @_guarded
@@ -345,8 +383,37 @@ class TorchWorld:
     @_guarded
     def _test(self, _transport: Any, message: Any, error: Any) -> int:
         if message.contents.state[0] == 0:
+            if self.landing:
+                self._land(ctypes.addressof(message.contents))
             return int(c.WEFT_OK)
         return self.status(error) or int(c.WEFT_IN_PROGRESS)
+
+    def _land(self, message: int) -> None:
+        """What comes after this on the GPU comes after what a message brings."""
+        works, parts = self.landing.pop(message, ((), ()))
+        for work, part in zip(works, parts):
+            work.wait()
+            part.record_stream(self.torch.cuda.current_stream(self.device))
+
+    def finish(self) -> None:
+        """Wait for the GPU at the end of a step, for as long as a rank may make no progress."""
+        if self.device.type != "cuda":
+            return
+        event = self.torch.cuda.Event()
+        event.record(self.torch.cuda.current_stream(self.device))
+        since = time.monotonic_ns()
+        while not event.query() and self.failure is None:
+            time.sleep(1e-4)
+            if self.stall and time.monotonic_ns() > since + self.stall:
+                self.fail(
+                    self.rank,
+                    c.WEFT_ERR_STALLED,
+                    f"rank {self.rank} ({self.homes[self.rank].text(self.rank)}) has waited "
+                    f"{self.stall / 1e9:.1f} s for its GPU at the end of a step",
+                    "a rank whose messages do not come holds it up, or a kernel that does not end",
+                )
+        if self.failure is not None:
+            raise_error(int(self.failure.error.status), self.failure.error)
 
     def _cancel(self, _transport: Any, message: Any) -> None:
         """Give a message back that is under way: only a failed world has any, and keeps it."""
@@ -597,9 +664,12 @@ class TorchWorld:
             ):
                 time.sleep(0.01)
         self.closed.set()
-        if self.failure is None:
-            for end in self.ends.values():
+        for _, end in sorted(self.ends.items()):
+            if self.failure is None:
                 end.close()
+            elif end.nccl is not None:  # its kernels wait for ever
+                with contextlib.suppress(Exception):
+                    end.nccl.abort()
         atexit.unregister(self.close)
 
 

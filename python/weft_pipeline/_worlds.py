@@ -35,7 +35,7 @@ class _Here:
         return lib.weft_comm_endpoint(self.comm.pointer, rank)
 
 
-def _launched(owner: Pipeline, gpus: Optional[Gpus], device: Any) -> MpiRank:
+def _launched(owner: Pipeline, gpus: Optional[Gpus]) -> MpiRank:
     """The rank of a process that mpirun or srun started: its world serves one pipeline."""
     if launch.state.is_used:
         raise UsageError(
@@ -46,7 +46,7 @@ def _launched(owner: Pipeline, gpus: Optional[Gpus], device: Any) -> MpiRank:
     launch.state.is_used = True
     launch.state.devices = gpus
     runs = owner._runs
-    rank = MpiRank(runs.torch, lib.weft_comm_endpoint(comm, owner._rank), runs.edges, device)
+    rank = MpiRank(runs.torch, lib.weft_comm_endpoint(comm, owner._rank), runs.edges)
     launch.state.rank = rank  # for as long as there is a world
     return rank
 
@@ -57,7 +57,7 @@ def _open(owner: Pipeline, gpus: Optional[Gpus]) -> Union[_Here, MpiRank, TorchW
     runs, device = owner._runs, owner._devices[owner._rank].torch_device
     if owner._transport == "torch":
         return TorchWorld(runs.torch, owner._group, owner._stall, runs.edges, device)
-    return _launched(owner, gpus, device)
+    return _launched(owner, gpus)
 
 
 class World:
@@ -91,6 +91,12 @@ class World:
             call(lib.weft_pipeline_create, None, endpoint, ctypes.byref(options), into)
             self.pipelines[rank] = Handle(pipeline, lib.weft_pipeline_destroy, keep)
 
+    def close(self) -> None:
+        """Leave the other processes, where a process may have other pipelines."""
+        if isinstance(self.ranks, TorchWorld):
+            self.pipelines.clear()
+            self.ranks.close()
+
     def run(self, step: Callable[[Any, int, Any], int], keep: Any) -> None:
         """Run a step on the ranks of this process."""
         if self.rank is not None:
@@ -100,6 +106,8 @@ class World:
                 if isinstance(self.ranks, TorchWorld):  # gloo may still use the buffers
                     _stuck.append((self, keep))
                 raise_error(status, error)
+            if isinstance(self.ranks, TorchWorld):
+                self.ranks.finish()
             return
 
         here = self.ranks

@@ -190,7 +190,7 @@ def carried(values, kind, room=4096):
     for into, part in zip(arrived.empty(), made.follow):
         into.copy_(part)
     assert arrived.head == bytes(message)[: _edges.HEAD]
-    return arrived.values(kind, torch.device("cpu"))
+    return arrived.values(kind)
 
 
 def test_what_goes_between_processes():

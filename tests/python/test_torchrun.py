@@ -11,19 +11,23 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch", reason="PyTorch is not installed")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 FAULTS = int(os.environ.get("WEFT_FAULTS", "2"))
 
 # All schedules with a pipeline each, one after the other in the same processes. LoopedBFS adds
 # gradients in another order than a loop.
 TRAINING = """
-import sys
+import os, sys
 import torch, torch.distributed as dist
 from weft_pipeline import Table
 from weft_pipeline.torch import Pipeline
 
 torch.set_num_threads(1)
+device = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cpu")
+if device.type == "cuda":  # all processes on one GPU, which NCCL takes for hosts of their own
+    os.environ.update(NCCL_HOSTID=os.environ["RANK"], NCCL_SOCKET_IFNAME="lo", NCCL_MAX_CTAS="1")
+    torch.cuda.set_device(device)
 dist.init_process_group("gloo")
 ranks, rank, width = dist.get_world_size(), dist.get_rank(), 24
 loss_fn = torch.nn.functional.mse_loss
@@ -32,7 +36,7 @@ loss_fn = torch.nn.functional.mse_loss
 def modules(count):
     torch.manual_seed(0)
     layers = [torch.nn.Linear(width, width) for _ in range(count)]
-    return [torch.nn.Sequential(layer, torch.nn.Tanh()) for layer in layers]
+    return [torch.nn.Sequential(layer, torch.nn.Tanh()).to(device) for layer in layers]
 
 
 for name, v in [
@@ -50,7 +54,7 @@ for name, v in [
     ]
     for step in range(2):
         # 400 rows of a microbatch are more than a block of the transport has room for.
-        x, y = torch.randn(2, (3 if step == 0 else 400) * m, width).unbind()
+        x, y = torch.randn(2, (3 if step == 0 else 400) * m, width).to(device).unbind()
         for optimizer in optimizers:
             optimizer.zero_grad()
         losses = pipeline.step(x, target=y).losses
@@ -86,10 +90,14 @@ import torch, torch.distributed as dist
 from weft_pipeline.torch import Pipeline
 
 RANKS = 4
+DEVICE = sys.argv[2]
 
 
 def rank_main(rank, kind, victim, when):
     torch.set_num_threads(1)
+    if DEVICE != "cpu":
+        os.environ.update(NCCL_HOSTID=str(rank), NCCL_SOCKET_IFNAME="lo", NCCL_MAX_CTAS="1")
+        torch.cuda.set_device(DEVICE)
     dist.init_process_group("gloo")
     done = 0
 
@@ -114,7 +122,7 @@ def rank_main(rank, kind, victim, when):
             return self.layer(x)
 
     pipeline = Pipeline(
-        [Stage(k) for k in range(RANKS)],
+        [Stage(k).to(DEVICE) for k in range(RANKS)],
         "1F1B",
         torch.nn.functional.mse_loss,
         microbatches=8,
@@ -122,7 +130,7 @@ def rank_main(rank, kind, victim, when):
         stall_limit=3,
     )
     for _ in range(4):
-        pipeline.step(torch.randn(16, 8), target=torch.randn(16, 8))
+        pipeline.step(torch.randn(16, 8, device=DEVICE), target=torch.randn(16, 8, device=DEVICE))
 
 
 def run(kind, seed):
@@ -214,6 +222,17 @@ def test_bits_of_a_plain_loop(tmp_path, ranks):
         assert f"rank {rank} of {ranks} has the bits" in said
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_bits_on_a_gpu(tmp_path, ranks):
+    file = tmp_path / "train.py"
+    file.write_text(TRAINING)
+    status, said = run("-m", "torch.distributed.run", "--nproc-per-node", ranks, file, "cuda:0")
+    assert status == 0, said
+    for rank in range(ranks):
+        assert f"rank {rank} of {ranks} has the bits" in said
+
+
 def test_dimension_of_a_mesh(tmp_path):
     """Two pipelines of two processes, each with batches of its own."""
     file = tmp_path / "mesh.py"
@@ -243,12 +262,13 @@ sys.stdout.write(f"rank {rank} of {ranks} has the bits\\n")
     assert all(f"rank {rank} of 4 has the bits" in said for rank in range(4)), said
 
 
-def test_failures_are_named(tmp_path):
+@pytest.mark.parametrize("device", ["cpu"] + ["cuda:0"] * torch.cuda.is_available())
+def test_failures_are_named(tmp_path, device):
     file = tmp_path / "faulty.py"
     file.write_text(FAULTY)
     kinds = ("SIGKILL", "SIGSTOP", "exit", "hang", "raise")
     jobs = [(kind, 100 * n + seed) for n, kind in enumerate(kinds) for seed in range(FAULTS)]
-    status, said = run(file, json.dumps(jobs))
+    status, said = run(file, json.dumps(jobs), device)
     assert status == 0, said
     found = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert len(found) == len(jobs), said
