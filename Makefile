@@ -42,7 +42,7 @@ built-%: deps-test
 	@cmake --build --preset $*
 
 # More tests than there are cores: many wait for a stall limit, or for each other.
-TEST_JOBS = $(shell expr 2 \* $(JOBS) + 2)
+TEST_JOBS = $(shell expr 3 \* $(JOBS) + 2)
 
 check: deps-check
 	@tools/configure.sh release $(WERROR_OPTION)
