@@ -268,6 +268,9 @@ END
     [[ $output == *$'\nverdict: rank 3 (nccl_trace_rank_3): is in 1F1, in step 3; 3 of 4 ranks wait\nculprit: rank 3 (nccl_trace_rank_3)\n'* ]]
   done
   [ "${lines[1]}" = "rank 0 (nccl_trace_rank_0): is in 2F1, in step 3; waits in nccl:all_gather of group mesh_dp (train.py:22) for rank 1" ]
+  "$WEFT" gen GPipe -p 2 -m 4 -o wrong.csv
+  weft explain-hang "$dumps/fsdp" --program wrong.csv
+  fails 1 "nccl_trace_rank_0: the program contradicts entry 42, where rank 0 sends to rank 2: that is 0SEND_F1 of step 2 by the program"
 }
 
 @test "a rank without a dump is no culprit" {
