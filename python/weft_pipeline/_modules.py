@@ -269,23 +269,31 @@ class Visits:
     """What functions of the user's gave in the first part of a split backward.
 
     The second part may call them again: what keeps a count, or changes what it has saved, gives
-    something else then.
+    something else then. So may hooks of gradients, which all nodes can have.
     """
 
-    def __init__(self, torch: Any, first: Iterable[Any]) -> None:
-        """Look at the functions behind these nodes."""
-        kind = torch.autograd.function.BackwardCFunction
+    def __init__(self, torch: Any, first: Iterable[Any], every: bool) -> None:
+        """Look at the functions behind these nodes, or at every node."""
+        self._kind = torch.autograd.function.BackwardCFunction
         self._torch = torch
-        self._nodes = [node for node in _nodes_of(first) if isinstance(node, kind)]
+        self._nodes = [
+            node
+            for node in _nodes_of(first)
+            if isinstance(node, self._kind) or (every and not hasattr(node, "variable"))
+        ]
         self._first: dict[Any, list[Any]] = {}
         self.changed: Optional[str] = None  # the name of a function that gives something else
 
-    def _look(self, node: Any, gradients: Sequence[Any], _: Sequence[Any]) -> None:
+    def _look(self, node: Any, gives: Sequence[Any], takes: Sequence[Any]) -> None:
+        gradients = *gives, *takes
         first = self._first.get(node)
         if first is None:
             self._first[node] = [None if grad is None else grad.clone() for grad in gradients]
         elif not all(map(self._is_same, first, gradients)):
-            self.changed = type(node).__name__.replace("Backward", "")
+            name = type(node).__name__
+            is_own = isinstance(node, self._kind)
+            found = name.replace("Backward", "") if is_own else f"{name} (by a hook)"
+            self.changed = self.changed or found  # those behind it get others, too
 
     def _is_same(self, a: Any, b: Any) -> bool:
         """Up to what the order of sums makes."""

@@ -97,6 +97,8 @@ class Stage:
         # Gradients from before this step, where it scales its own.
         self.before: Optional[list[tuple[Any, Any]]] = None
         self.checks = 0  # microbatches that are still looked at
+        self.is_first = False  # step of its kind
+        self.tried = False  # a split backward
         self.known: set[bool] = set()  # kinds of steps that there have been: training, or not
         self.strangers: list[Any] = []  # leaves in them that are no weights, weakly
         self.is_split = False  # its backward: only weights get their gradients then
@@ -134,13 +136,16 @@ class Stage:
         """Begin a step: find the weights. All microbatches of the first step of its kind are looked
         at, and one of each later step.
         """
-        found = {id(w): w for module in self.modules for w in module.parameters()}
-        self.weights = list(found.values())
+        self.weights = self._weights()
         self.trained = tuple([w for w in self.weights if w.requires_grad])
-        is_first = training not in self.known
+        self.is_first = training not in self.known
         self.known.add(training)
-        self.checks = self.runs.microbatch_count if is_first else 1
+        self.checks = self.runs.microbatch_count if self.is_first else 1
         self.strangers = [leaf for leaf in self.strangers if leaf() is not None]
+
+    def _weights(self) -> list[Any]:
+        found = {id(w): w for module in self.modules for w in module.parameters()}
+        return list(found.values())
 
     def begin(self, scales: bool) -> None:
         """Begin a training step. One that `scales` its gradients adds them to others at its end."""
@@ -342,6 +347,13 @@ class Stage:
 
     def check_strangers(self) -> None:
         """Refuse what is still there after a step and has no gradient from a split backward."""
+        now = self._weights()
+        if len(now) != len(self.weights) or any(a is not b for a, b in zip(now, self.weights)):
+            raise UsageError(
+                f"{self.name}: a forward makes or replaces weights, and this step has gradients of "
+                f"those from before it",
+                "make weights before the first step, and change them between steps, or in place",
+            )
         if not self.is_split:
             return
         known = {id(w) for w in self.trained}
@@ -430,10 +442,12 @@ class Stage:
         inputs = tuple([x for end in ends for x in end])
         before = [(w, w.grad, _version(w.grad)) for w in self.trained] if is_seen else ()
         if is_seen and self.trained:
-            self.visits[slot] = Visits(self.runs.torch, [root.node for root in roots])
+            nodes = [root.node for root in roots]
+            self.visits[slot] = Visits(self.runs.torch, nodes, self.is_first)
         with self._looked_at(is_seen, self.left.get(slot, ()), grads, self.visits.get(slot)):
             found: Any = None
-            if self.visits_graph and len(roots) == len(inputs) == 1:
+            # The first I leaves W to go through all again, so that hooks with a state are noticed.
+            if self.visits_graph and self.tried and len(roots) == len(inputs) == 1:
                 found = self._visit_graph(slot, inputs[0], roots[0], grads, is_seen)
             if found is None:
                 self.kept[slot] = (grads, roots, is_seen)
@@ -442,6 +456,7 @@ class Stage:
                     found = self.runs.backward(roots, grads, True, False, inputs, True, False)
             found = map(_sum, inputs, found)
             self._pass_on(where.microbatch, [self._own(x, slot) for x in found], ends)
+        self.tried = True
         for w, old, version in before:
             if w.grad is not old or _version(old) != version:
                 raise UsageError(
@@ -543,19 +558,19 @@ class Stage:
         with reads_of(self.runs.torch, left, not self.device.enqueues) as names, visiting:
             yield
         self._check_state(*before)
-        if visits is not None and visits.changed is not None:
-            raise UsageError(
-                f"{self.name}: the backward of {visits.changed} gives other gradients when it is "
-                f"called again, and a split backward calls it twice",
-                "compute them from what forward saved, and leave that as it is; or take a schedule "
-                "with whole backwards (1F1B)",
-            )
         if [_version(grad) for grad in grads] != versions:
             raise UsageError(
                 f"{self.name}: a hook or a backward function "
                 f"changes the gradient that it takes, and a split backward calls it twice",
                 "return another tensor (grad * 2, not grad.mul_(2)), as PyTorch asks, or take a "
                 "schedule with whole backwards (1F1B)",
+            )
+        if visits is not None and visits.changed is not None:
+            raise UsageError(
+                f"{self.name}: the backward of {visits.changed} gives other gradients when it is "
+                f"called again, and a split backward calls it twice",
+                "compute them from what forward saved, and leave that as it is; or take a schedule "
+                "with whole backwards (1F1B)",
             )
         if names:
             raise UsageError(

@@ -1115,6 +1115,31 @@ def at_the_end(self, x):
     return y
 
 
+def counted(self, x):
+    """A hook that gives something else each time."""
+
+    def hook(grad):
+        self.calls.append(1)
+        return grad / len(self.calls)
+
+    y = self.linear(x)
+    if y.requires_grad:
+        y.register_hook(hook)
+    return torch.tanh(y)
+
+
+@BOTH
+@pytest.mark.parametrize("width", [WIDTH, LARGE])
+def test_hooks_that_give_something_else_the_second_time(schedule, width):
+    modules = [*layers(1, width), Apply(counted, width), *layers(1, width)]
+    modules[1].calls = []
+    if schedule == "1F1B":
+        compare(modules, schedule, width=width, exact=False)
+        return
+    error = refused(modules, schedule, "stage 1 (Apply)", "(by a hook)", data=batch(width))
+    assert "1F1B" in error.hint
+
+
 @BOTH
 @pytest.mark.parametrize("width", [WIDTH, LARGE])
 @pytest.mark.parametrize("function", [inside, at_the_end])
@@ -1671,6 +1696,21 @@ def test_unfreezing_in_a_forward(schedule):
         return
     error = refused(modules, schedule, "stage 1 (Apply)", "unfreezes a weight")
     assert "between steps" in error.hint
+
+
+@BOTH
+def test_weights_that_a_forward_replaces(schedule):
+    def function(self, x):
+        self.count = getattr(self, "count", 0) + 1
+        if self.count == M + 2:
+            self.linear.weight = nn.Parameter(self.linear.weight.detach() * 2)
+        return self.linear(x)
+
+    modules, (x, y) = [*layers(1), Apply(function), *layers(1)], batch()
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    pipeline.step(x, target=y)
+    with pytest.raises(weft.UsageError, match=r"stage 1 \(Apply\): a forward makes or replaces"):
+        pipeline.step(x, target=y)
 
 
 @BOTH
