@@ -20,11 +20,13 @@ from ._pipeline import Pipeline, StepResult
 from ._plan import Plan
 from ._program import Program, Table
 from ._report import Report
+from ._split import Split, split
 
 __all__ = [
     "Autocheck",
     "Autoplan",
     "Pipeline",
+    "Split",
     "StepResult",
     "autocheck",
     "autoplan",
@@ -33,6 +35,7 @@ __all__ = [
     "profile",
     "program_of",
     "runtime",
+    "split",
     "stages_of",
     "timeline_from_kineto",
 ]

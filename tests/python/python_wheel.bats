@@ -97,6 +97,7 @@ need_torch() {
   "$WITH_TORCH" -m pytest -q -p no:cacheprovider "$WEFT_SOURCE_DIR/tests/python/test_torch.py" \
     "$WEFT_SOURCE_DIR/tests/python/test_torch_modules.py" "$WEFT_SOURCE_DIR/tests/python/test_torch_graphs.py" \
     "$WEFT_SOURCE_DIR/tests/python/test_torch_batches.py" "$WEFT_SOURCE_DIR/tests/python/test_torch_kinds.py" \
+    "$WEFT_SOURCE_DIR/tests/python/test_torch_split.py" \
     "$WEFT_SOURCE_DIR/tests/python/test_torch_tools.py"
 }
 
