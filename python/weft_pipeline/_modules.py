@@ -21,8 +21,8 @@ _WRAPPERS = (
     ("torch.distributed.fsdp", "FSDPModule"),
 )
 _AVERAGE = (
-    "give the plain module, and average gradients over the replicas after step(): "
-    "torch.distributed.all_reduce(weight.grad, torch.distributed.ReduceOp.AVG)"
+    "give the plain module, and the pipeline data_parallel=group: it takes the mean of the "
+    "gradients over the processes of the group"
 )
 
 

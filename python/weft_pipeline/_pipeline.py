@@ -40,6 +40,7 @@ from ._modules import (
 )
 from ._plan import Plan
 from ._program import Program, ScheduleName, Table, schedule_name
+from ._replicas import Replicas
 from ._stages import Runs, Stage
 from ._torch_world import group_of
 from ._worlds import World
@@ -159,6 +160,32 @@ def _transport_of(transport: Optional[str], devices: dict[int, RankDevice], part
     return found
 
 
+def _replicas_of(
+    torch: Any, group: Any, program: Program, devices: dict[int, RankDevice], stall: int
+) -> Replicas:
+    """The replicas of a pipeline, whose program sums gradients."""
+    found = group_of(torch, group, "data_parallel")
+    if any(device.enqueues for device in devices.values()):
+        raise UsageError(
+            "data_parallel sums gradients of ranks on the CPU, or of ranks that are processes; "
+            "here ranks are in one process on GPUs",
+            'transport="torch", under torchrun',
+        )
+    records = program._records().cast("B")
+    of: dict[int, set[int]] = {}  # stages by op
+    for k in range(0, len(records), 8):
+        of.setdefault(records[k], set()).add(records[k + 2] + 256 * records[k + 3])
+    trained = of.get(c.WEFT_OP_B, set()) | of.get(c.WEFT_OP_W, set())
+    missing = trained - of.get(c.WEFT_OP_REDUCE_GRAD, set())
+    if missing:
+        raise UsageError(
+            f"the program does not sum the gradients of stage {min(missing)} (REDUCE_GRAD), and "
+            f"the pipeline has replicas",
+            "lower the table with reduce_grad=True, the default, or give the table",
+        )
+    return Replicas(torch, found, stall)
+
+
 class Pipeline(Immutable):
     """Trains modules as the stages of a pipeline, on Weft's runtime.
 
@@ -182,6 +209,10 @@ class Pipeline(Immutable):
     A stage that gets no gradient over any edge is frozen: it runs without autograd. Stages without
     in-edges take the batch, those without out-edges compute losses: with several of them, the
     batch, `target` and `loss_fn` are one for all, or one for each, in ascending order.
+
+    `data_parallel` is a process group, or a device mesh of one dimension, whose processes have the
+    same pipeline, or the same rank of one, and other batches. Gradients are their mean over the
+    replicas, or with `scale_grads=False` their sum, in the order of the group.
 
     All ranks are in this process. Those with stages on the CPU are threads. Those whose modules are
     on a GPU run there, one GPU or several, and what they exchange stays on it; `partitions` splits
@@ -252,6 +283,7 @@ class Pipeline(Immutable):
         args_chunk_spec: Any = None,
         kwargs_chunk_spec: Any = None,
         output_merge_spec: Any = None,
+        data_parallel: Any = None,
     ) -> None:
         """Make a pipeline. Its threads come with the first step."""
         torch = import_module("torch")
@@ -295,7 +327,10 @@ class Pipeline(Immutable):
             )
         buffers = check_modules(torch, modules, functions, program, rank)
         devices = rank_devices_of(torch, modules, program, rank, transport != "torch")
-        runs = Runs(torch, program)
+        replicas = None
+        if data_parallel is not None:
+            replicas = _replicas_of(torch, data_parallel, program, devices, stall)
+        runs = Runs(torch, program, scale, replicas)
         made = [
             Stage(runs, devices[owner or 0], k, modules[k], functions.get(k))
             if rank is None or owner == rank
@@ -388,6 +423,8 @@ class Pipeline(Immutable):
             with same_device(self._runs.torch, self._devices):
                 if not self._world:
                     self._world.append(World(self))
+                    if self._runs.replicas is not None:
+                        self._runs.replicas.open(mine.values())
                 for k, stage in mine.items():
                     stage.chunks, stage.options = xs.get(k), options.get(k)
                     stage.targets = targets.get(k)
@@ -433,7 +470,7 @@ class Pipeline(Immutable):
         runs.groups = groups_of(torch) if is_threads else []
         if training:
             for stage in stages:
-                stage.begin(self._scale)
+                stage.begin(self._scale or runs.replicas is not None)
         try:
             with _interruptible():
                 world.run(step, (self, batch))

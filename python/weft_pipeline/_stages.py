@@ -28,6 +28,7 @@ from ._modules import (
     scan,
 )
 from ._program import Program
+from ._replicas import Replicas
 
 _VISIT_FROM = 1 << 16  # weights of a stage
 _COMPUTE = ("forward", "backward", "backward_input", "backward_weight")
@@ -107,7 +108,8 @@ class Stage:
         self.ops.name = b"torch"
         self.ops.enqueues = device.enqueues  # and replays nothing: the module decides on the host
         self.functions = []  # kept alive
-        for name in (*_COMPUTE, "scale_grads"):
+        names = (*_COMPUTE, "scale_grads")
+        for name in (*names, "reduce_grad") if runs.replicas is not None else names:
             function = _Function(self._guarded(getattr(self, name)))
             self.functions.append(function)
             setattr(self.ops, name, ctypes.cast(function, field_type(c.weft_stage_ops, name)))
@@ -610,6 +612,11 @@ class Stage:
         if gradients:
             self.runs.torch._foreach_div_(gradients, where.microbatch_count)
 
+    def reduce_grad(self, _where: Any) -> None:
+        """Sum the gradients over the replicas, or take their mean where gradients are scaled."""
+        assert self.runs.replicas is not None
+        self.runs.replicas.reduce(self, self.runs.scales)
+
 
 def _plainly(function: Callable[[Any], None], where: Any) -> None:
     function(where)
@@ -657,9 +664,12 @@ class _Begin:
 class Runs:
     """What the stages of a pipeline share."""
 
-    def __init__(self, torch: Any, program: Program) -> None:
+    def __init__(
+        self, torch: Any, program: Program, scales: bool, replicas: Optional[Replicas]
+    ) -> None:
         """Take the functions of PyTorch that every action needs."""
         self.torch = torch
+        self.scales, self.replicas = scales, replicas
         self.draws = Draws(torch)
         self.stage_count, self.microbatch_count = program.stages, program.microbatches
         self.rank_of_stage = program.rank_of_stage

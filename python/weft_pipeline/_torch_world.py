@@ -679,19 +679,20 @@ def _failure_of(rank: int, error: Any) -> Any:
     return failure
 
 
-def group_of(torch: Any, group: Any) -> Any:
+def group_of(torch: Any, group: Any, name: str = "group") -> Any:
     """The process group that is meant: that of a device mesh, or all processes."""
     dist = torch.distributed
     if not dist.is_available() or not dist.is_initialized():
         raise UsageError(
-            "the transport torch needs torch.distributed, which has not begun",
+            f"{'the transport torch' if name == 'group' else name} needs torch.distributed, which "
+            f"has not begun",
             'torch.distributed.init_process_group("gloo"), and start the script by torchrun',
         )
     meshes = import_module("torch.distributed.device_mesh")
     if isinstance(group, meshes.DeviceMesh):
         if group.ndim != 1:
             raise UsageError(
-                f"group is a mesh of {group.ndim} dimensions; expected one",
+                f"{name} is a mesh of {group.ndim} dimensions; expected one",
                 'give mesh["pp"], say',
             )
         group = group.get_group()

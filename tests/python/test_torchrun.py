@@ -262,6 +262,101 @@ sys.stdout.write(f"rank {rank} of {ranks} has the bits\\n")
     assert all(f"rank {rank} of 4 has the bits" in said for rank in range(4)), said
 
 
+REPLICAS = """
+from torch.distributed.device_mesh import init_device_mesh
+
+dp, pp = int(sys.argv[1]), ranks // int(sys.argv[1])
+mesh = init_device_mesh("cpu", (dp, pp), mesh_dim_names=("dp", "pp"))
+over = dict(transport="torch", group=mesh["pp"]) if pp > 1 else {}
+m = 4
+
+
+class Some(torch.nn.Module):  # one replica does not use a weight
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.more = layer, torch.nn.Linear(width, width).to(torch.float64)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y + self.more(x.double()).float() if x.sum() > 0 else y
+
+
+for schedule in ("1F1B", "ZBH1"):
+    stages = max(pp, 2)
+    mine, plain = modules(stages), modules(stages)
+    torch.manual_seed(5)
+    mine[1] = Some(mine[1])
+    torch.manual_seed(5)
+    plain[1] = Some(plain[1])
+    pipeline = Pipeline(
+        mine, schedule, loss_fn, microbatches=m, data_parallel=mesh["dp"], stall_limit=60, **over
+    )
+    for step in range(2):
+        parts = []
+        for k in range(dp):
+            torch.manual_seed(10 * step + k)
+            x, y = torch.randn(2, 2 * m, width).unbind()
+            x = x.abs() if k == 0 else -x.abs()
+            for module in plain:
+                module.zero_grad()
+            for xs, ys in zip(x.tensor_split(m), y.tensor_split(m)):
+                for module in plain:
+                    xs = module(xs)
+                loss_fn(xs, ys).backward()
+            parts.append([
+                None if w.grad is None else w.grad / m for mod in plain for w in mod.parameters()
+            ])
+            if k == mesh["dp"].get_local_rank():
+                batch = x, y
+        expected = []
+        for all_of in zip(*parts):
+            some = [g for g in all_of if g is not None]
+            total = None
+            for g in all_of:
+                g = torch.zeros_like(some[0]) if g is None and some else g
+                total = g if total is None else total + g
+            expected.append(None if not some else total / dp)
+        pipeline.step(batch[0], target=batch[1])
+        at = 0
+        for k, module in enumerate(mine):
+            for w in module.parameters():
+                if pp == 1 or pipeline.program.rank_of_stage[k] == mesh["pp"].get_local_rank():
+                    want = expected[at]
+                    assert (w.grad is None) == (want is None), (schedule, step, k)
+                    assert want is None or torch.equal(w.grad, want), (schedule, step, k)
+                    w.grad = None
+                at += 1
+    pipeline.close()
+wrong = modules(max(pp, 2))
+if rank == 0:
+    torch.nn.init.zeros_(wrong[0][0].weight)
+pipeline = Pipeline(
+    wrong, "1F1B", loss_fn, microbatches=m, data_parallel=mesh["dp"], stall_limit=9, **over
+)
+try:
+    pipeline.step(batch[0], target=batch[1])
+    said = "nothing"
+except Exception as error:
+    said = str(error)
+assert "different weights: 0.weight" in said or mesh.get_coordinate()[1] > 0, said
+sys.stdout.write(f"rank {rank} of {ranks} has the bits\\n")
+"""
+
+
+@pytest.mark.parametrize(("processes", "replicas"), [(2, 2), (4, 2)])
+def test_replicas(tmp_path, processes, replicas):
+    file = tmp_path / "replicas.py"
+    file.write_text(
+        TRAINING.split("for name, v in")[0].replace("sys.argv[1] if", '"cpu" if') + REPLICAS
+    )
+    command = "-m", "torch.distributed.run", "--nproc-per-node", processes, file, replicas
+    status, said = run(*command)
+    assert status == 0, said
+    assert all(f"rank {rank} of {processes} has the bits" in said for rank in range(processes)), (
+        said
+    )
+
+
 @pytest.mark.parametrize("device", ["cpu"] + ["cuda:0"] * torch.cuda.is_available())
 def test_failures_are_named(tmp_path, device):
     file = tmp_path / "faulty.py"
