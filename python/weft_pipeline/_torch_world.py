@@ -44,6 +44,9 @@ _POLL = 0.1  # seconds between two looks at the store
 _ANSWER = 1.0  # seconds that the store may take
 _HEARD = 2.0  # seconds that a process which ends gives the others to hear why
 _KNOWN = 1.0  # how old the status of a rank that does not answer may be
+_JOIN = (
+    5.0  # seconds for a thread to end: one that comes back into an interpreter at its end aborts
+)
 _WAIT = 0.05  # seconds that wait() takes at most, so that signals are seen
 _NUMBER = struct.Struct("<q")
 _made: dict[str, int] = {}  # groups of the same processes so far
@@ -101,7 +104,13 @@ class _Store:
         self.store = store
         self.questions: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.is_gone = False
-        threading.Thread(target=self._work, name="weft store", daemon=True).start()
+        self.thread = threading.Thread(target=self._work, name="weft store", daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self.questions.put(None)
+        self.thread.join(_JOIN)
 
     def _work(self) -> None:
         while True:
@@ -236,6 +245,7 @@ class _End:
         """End the thread; nothing is under way but what is sent."""
         self.queue.put(None)
         self._end_send(list(self.kept))
+        self.thread.join(_JOIN)
         if self.nccl is not None:
             self.nccl.shutdown()
 
@@ -670,6 +680,9 @@ class TorchWorld:
             elif end.nccl is not None:  # its kernels wait for ever
                 with contextlib.suppress(Exception):
                     end.nccl.abort()
+        if threading.current_thread() is not self.watcher:
+            self.watcher.join(_JOIN)
+        self.store.close()
         atexit.unregister(self.close)
 
 
