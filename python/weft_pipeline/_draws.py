@@ -4,7 +4,7 @@ PyTorch has one generator for the CPU in a process. Ranks are threads that would
 order, and torch.utils.checkpoint sets it back while others use it. So where anything of a step
 draws, every forward and every backward has the generator for itself, with a seed of its own that
 follows from the generator's state before the step: the same seed gives the same step, and a
-recomputed forward draws what the forward drew.
+recomputed forward draws what the forward drew. Between processes it is rank 0's generator.
 
 One stage at a time is the price, so steps that draw nothing go without. The first step tells which
 those are: it runs with seeds and looks whether the generator moved. Later ones without seeds only
@@ -14,6 +14,7 @@ look at their end, and where torch.random.fork_rng() puts the generator back.
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,10 @@ _generator_lock = threading.Lock()  # of the process, as the generator
 _holders: list[tuple[Any, float]] = []  # who has it, and since when: one at most
 
 _moves: list[int] = [0]  # how often steps have moved the generator on
+
+_STEP = struct.Struct("<qb")  # the seed of a step, and whether steps like it draw: -1 is unknown
+
+Agree = Callable[[bytes], list[bytes]]  # gives every rank's bytes
 
 _WAIT = 0.001  # s, after which a rank looks after its messages and asks again
 
@@ -96,21 +101,31 @@ class Draws:
         self._watched: Any = None
         self._moved = 0
         self._seed = 0
+        self._is_new = False  # nobody knows whether a step like this draws
         self._drew = False
 
-    def begin(self, modules: Iterable[Any], training: bool) -> None:
-        """Begin a step; `modules` are all that may draw in it."""
+    def begin(self, modules: Iterable[Any], training: bool, agree: Optional[Agree]) -> None:
+        """Begin a step; `modules` are all that may draw in it.
+
+        Ranks that are processes `agree`: all have the seeds of rank 0's generator, and whether
+        anything draws is known of all.
+        """
         self._key = (training, tuple([module.training for module in modules]))
         with _no_other_step():
             before, self._moved = self.generator.get_state(), _moves[0]
             self._watched = _Watched(self.torch)
         known = self._of.get(self._key)
-        self.are_seeded = known is not False
-        self._drew = known is True
-        if self.are_seeded:
+        self._is_new = known is None
+        if agree is not None or known is not False:
             copy = self.torch.Generator()
             copy.set_state(before)
             self._seed = self._next(copy)
+        if agree is not None:
+            mine = _STEP.pack(self._seed, -1 if known is None else known)
+            seeds, all_known = zip(*map(_STEP.unpack, agree(mine)))
+            self._seed, self._is_new = seeds[0], -1 in all_known
+            known = True if 1 in all_known else None if self._is_new else False
+        self.are_seeded, self._drew = known is not False, known is True
 
     def _next(self, generator: Any) -> int:
         return int(self.torch.randint(1 << 62, (), generator=generator, device="cpu").item())
@@ -142,8 +157,10 @@ class Draws:
         """Look no more: a step has run, or failed."""
         self._watched.end()
 
-    def end(self) -> None:
+    def end(self, agree: Optional[Agree]) -> None:
         """End a step. A step that drew moves the generator on, so the next one draws others."""
+        if agree is not None and self._is_new:
+            self._drew = any(map(any, agree(bytes([self._drew]))))
         with _no_other_step():
             if self.are_seeded and self._drew:
                 self._next(self.generator)

@@ -465,7 +465,12 @@ class Pipeline(Immutable):
             stage.look(training)
         if training:
             self._check_weights(stages)
-        runs.draws.begin(world.modules, training)
+        agree = None if self._rank is None else world.allgather
+        try:
+            runs.draws.begin(world.modules, training, agree)
+        except Error as error:
+            self._fail(error)
+            raise
         is_threads = self._transport == "threads" and len(self._devices) > 1
         runs.groups = groups_of(torch) if is_threads else []
         if training:
@@ -493,7 +498,7 @@ class Pipeline(Immutable):
         if len(stages) < len(self._stages):  # whose options are not here
             given += [(-1, s.options) for s in stages]
         check_batches(torch, given)
-        runs.draws.end()
+        runs.draws.end(agree)
         return self._result(output)
 
     def _check_weights(self, stages: list[Stage]) -> None:

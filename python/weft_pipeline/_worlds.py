@@ -66,7 +66,7 @@ class World:
     def __init__(self, owner: Pipeline) -> None:
         """Open the ranks."""
         program, stages = owner.program, owner._stages
-        self.rank = owner._rank
+        self.rank, self.stall = owner._rank, owner._stall
         tops = [module for stage in stages if stage is not None for module in stage.modules]
         self.modules = [part for module in tops for part in module.modules()]
         gpus = None
@@ -90,6 +90,15 @@ class World:
             endpoint, into = self.ranks.endpoint(rank), ctypes.byref(pipeline)
             call(lib.weft_pipeline_create, None, endpoint, ctypes.byref(options), into)
             self.pipelines[rank] = Handle(pipeline, lib.weft_pipeline_destroy, keep)
+
+    def allgather(self, mine: bytes) -> list[bytes]:
+        """Give the bytes of all ranks, each of which is a process."""
+        assert self.rank is not None
+        size, endpoint = len(mine), self.ranks.endpoint(self.rank)
+        count = endpoint[0].rank_count
+        out = ctypes.create_string_buffer(count * size)
+        call(lib.weft_allgather, endpoint, mine, out, size, self.stall)
+        return [out.raw[k * size : (k + 1) * size] for k in range(count)]
 
     def close(self) -> None:
         """Leave the other processes, where a process may have other pipelines."""

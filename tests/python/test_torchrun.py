@@ -262,6 +262,37 @@ sys.stdout.write(f"rank {rank} of {ranks} has the bits\\n")
     assert all(f"rank {rank} of 4 has the bits" in said for rank in range(4)), said
 
 
+DROPOUT = """
+def with_dropout(count):
+    return [
+        torch.nn.Sequential(module, torch.nn.Dropout(0.5)) if k % 2 else module
+        for k, module in enumerate(modules(count))
+    ]
+
+
+for name, v in [("1F1B", 1), ("ZBVZeroBubble", 2)]:
+    table = Table.named(name, ranks=ranks, stages_per_rank=v, microbatches=2 * ranks)
+    found = []
+    for over in ({"transport": "torch"}, {}):
+        mine = with_dropout(ranks * v)
+        pipeline = Pipeline(mine, table, loss_fn, stall_limit=60, **over)
+        x, y = torch.randn(2, 4 * ranks, width).unbind()
+        torch.manual_seed(7)
+        losses = []
+        for step in range(3):
+            if over and rank > 0:
+                torch.rand(rank)  # generators of other ranks than the first do not count
+            losses.append(pipeline.step(x, target=y).losses)
+        losses.append(pipeline.eval(x, target=y).losses)
+        assert len({tuple(each) for each in losses if each}) in (0, 4)  # others in each step
+        owned = [k for k, owner in enumerate(pipeline.program.rank_of_stage) if owner == rank]
+        found.append((losses, [w.grad for k in owned for w in mine[k].parameters()]))
+        pipeline.close()
+    assert found[0][0] in (found[1][0], [()] * 4), (name, found[0][0], found[1][0])
+    assert all(map(torch.equal, found[0][1], found[1][1])), name
+sys.stdout.write(f"rank {rank} of {ranks} has the bits\\n")
+"""
+
 REPLICAS = """
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -341,6 +372,14 @@ except Exception as error:
 assert "different weights: 0.weight" in said or mesh.get_coordinate()[1] > 0, said
 sys.stdout.write(f"rank {rank} of {ranks} has the bits\\n")
 """
+
+
+def test_dropout_is_that_of_threads(tmp_path):
+    file = tmp_path / "dropout.py"
+    file.write_text(TRAINING.split("for name, v in")[0] + DROPOUT)
+    status, said = run("-m", "torch.distributed.run", "--nproc-per-node", 2, file)
+    assert status == 0, said
+    assert all(f"rank {rank} of 2 has the bits" in said for rank in range(2)), said
 
 
 @pytest.mark.parametrize(("processes", "replicas"), [(2, 2), (4, 2)])
