@@ -40,13 +40,13 @@ _KEPT = 64  # sends whose memory is kept before a thread waits for them
 _STATE_AT = c.weft_message.state.offset
 _BEGIN_AT, _END_AT = c.weft_message.begin.offset, c.weft_message.end.offset
 _NEVER = datetime.timedelta(days=1000)
+_SOON = 0.002  # seconds within which an exchange is mostly done; later a thread waits for it
 _POLL = 0.1  # seconds between two looks at the store
 _ANSWER = 1.0  # seconds that the store may take
 _HEARD = 2.0  # seconds that a process which ends gives the others to hear why
 _KNOWN = 1.0  # how old the status of a rank that does not answer may be
-_JOIN = (
-    5.0  # seconds for a thread to end: one that comes back into an interpreter at its end aborts
-)
+# Seconds for a thread to end: one that comes back into an interpreter at its end aborts.
+_JOIN = 5.0
 _WAIT = 0.05  # seconds that wait() takes at most, so that signals are seen
 _NUMBER = struct.Struct("<q")
 _made: dict[str, int] = {}  # groups of the same processes so far
@@ -455,7 +455,13 @@ class TorchWorld:
                 work = self.group._allgather_base(parts, part)
             self.gathered.clear()
             self.exchanging = work, part, parts
-            threading.Thread(target=self._end_exchange, args=(work,), daemon=True).start()
+            until = time.monotonic() + _SOON
+            while not work.is_completed() and time.monotonic() < until:
+                time.sleep(1e-5)
+            if work.is_completed() and work.is_success():
+                self.gathered.set()
+            else:
+                threading.Thread(target=self._end_exchange, args=(work,), daemon=True).start()
         if not self.gathered.is_set():
             return int(c.WEFT_IN_PROGRESS)
         if size:
