@@ -49,6 +49,11 @@ class Batches:
         self.rules = import_module("torch.distributed.pipelining.microbatch")
         self.tree = import_module("torch.utils._pytree")
         self.args_spec, self.kwargs_spec, self.merge_spec = args_spec, kwargs_spec, merge_spec
+        if args_spec is not None and not self.is_chain:
+            raise UsageError(
+                "args_chunk_spec is for chains, and the modules form a graph",
+                "leave it out: tensors are split along their first dimension",
+            )
 
     def inputs(
         self, sources: tuple[int, ...], mine: Any, args: Any, kwargs: Any, training: bool
@@ -67,6 +72,12 @@ class Batches:
             taken = names[k]
             chosen = {n: v for n, v in kwargs.items() if taken is None or n in taken}
             if chosen:
+                unknown = [n for n in chosen if self.kwargs_spec and n not in self.kwargs_spec]
+                if unknown:
+                    raise UsageError(
+                        f"kwargs_chunk_spec does not say how to split {', '.join(unknown)}",
+                        "give it an entry for each keyword argument of step()",
+                    )
                 chosen = self._placed(chosen, "an argument", stage, training)
                 spec = self.kwargs_spec and {n: self.kwargs_spec[n] for n in chosen}
                 options[k] = self._split((), chosen, None, spec)[1]

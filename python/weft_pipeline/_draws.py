@@ -155,7 +155,8 @@ class Draws:
 
     def release(self) -> None:
         """Look no more: a step has run, or failed."""
-        self._watched.end()
+        if self._watched is not None:
+            self._watched.end()
 
     def end(self, agree: Optional[Agree]) -> None:
         """End a step. A step that drew moves the generator on, so the next one draws others."""

@@ -65,7 +65,7 @@ class Edges:
         return self.items.pop(Key(kind, edge, microbatch))
 
     def clear(self) -> None:
-        """Forget what nobody has taken."""
+        """Forget what has not been taken."""
         self.items.clear()
 
 

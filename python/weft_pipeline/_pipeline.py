@@ -468,8 +468,10 @@ class Pipeline(Immutable):
         agree = None if self._rank is None else world.allgather
         try:
             runs.draws.begin(world.modules, training, agree)
-        except Error as error:
-            self._fail(error)
+        except BaseException as error:
+            runs.draws.release()
+            if isinstance(error, Error):
+                self._fail(error)
             raise
         is_threads = self._transport == "threads" and len(self._devices) > 1
         runs.groups = groups_of(torch) if is_threads else []

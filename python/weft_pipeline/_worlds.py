@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import launch
 from ._devices import Gpus
-from ._errors import UsageError
+from ._errors import Error, UsageError
 from ._library import Handle, c, call, field_type, lib, raise_error
 from ._mpi_world import MpiRank
 from ._torch_world import TorchWorld
@@ -97,7 +97,11 @@ class World:
         size, endpoint = len(mine), self.ranks.endpoint(self.rank)
         count = endpoint[0].rank_count
         out = ctypes.create_string_buffer(count * size)
-        call(lib.weft_allgather, endpoint, mine, out, size, self.stall)
+        try:
+            call(lib.weft_allgather, endpoint, mine, out, size, self.stall)
+        except Error as error:
+            launch.is_failed(error)
+            raise
         return [out.raw[k * size : (k + 1) * size] for k in range(count)]
 
     def close(self) -> None:

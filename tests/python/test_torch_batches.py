@@ -123,6 +123,14 @@ def test_wrong_arguments():
         pipeline.step(x, target=x, mask=x)
     with pytest.raises(weft.UsageError, match=r"\(3, 6\), which cannot be split into 4"):
         pipeline.step(x[:3], target=x)
+    options = {"microbatches": M, "kwargs_chunk_spec": {"other": rules._Replicate()}}
+    pipeline = weft_torch.Pipeline(modules_of(), "1F1B", loss_of, **options)
+    with pytest.raises(weft.UsageError, match="does not say how to split mask"):
+        pipeline.step(x, x, target=x, mask=x)
+    options = {"microbatches": M, "args_chunk_spec": (rules.TensorChunkSpec(1),)}
+    graph = weft.Graph("0>1")
+    with pytest.raises(weft.UsageError, match="args_chunk_spec is for chains"):
+        weft_torch.Pipeline(layers, "1F1B", nn.MSELoss(), graph=graph, **options)
     with pytest.raises(weft.UsageError, match="stage 0 gives dict"):
         weft_torch.Pipeline([Last(), *layers], "1F1B", nn.MSELoss(), microbatches=M).eval(x, x)
 
