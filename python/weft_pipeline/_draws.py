@@ -101,7 +101,7 @@ class Draws:
         self._watched: Any = None
         self._moved = 0
         self._seed = 0
-        self._is_new = False  # nobody knows whether a step like this draws
+        self._is_new = False  # no rank knows yet whether a step like this draws
         self._drew = False
 
     def begin(self, modules: Iterable[Any], training: bool, agree: Optional[Agree]) -> None:
